@@ -1,0 +1,35 @@
+"""Fixtures that every tier shares: a real store, a client of it, and nothing in memory in its place."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.support.store import StoreProcess
+
+
+@pytest.fixture(scope="session")
+def shared_store() -> Iterator[StoreProcess]:
+    """One store for all tests that do not hurt it; take `redis` for a clean view of it."""
+    store = StoreProcess().start()
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def own_store() -> Iterator[StoreProcess]:
+    """A store that the test may kill, restart or fill."""
+    store = StoreProcess().start()
+    yield store
+    store.close()
+
+
+@pytest.fixture
+async def redis(shared_store: StoreProcess) -> AsyncIterator[Redis]:
+    """A client of the shared store, which is empty at the start of the test."""
+    client = Redis.from_url(shared_store.url)
+    await client.flushall()
+    yield client
+    await client.aclose()
