@@ -1,0 +1,163 @@
+"""Ask every endpoint for its models before a job starts: a wrong setup should cost seconds and not one request.
+
+One ``GET {base}/models`` per endpoint, in parallel, each within 10 s. What counts is whether the endpoint can be worked
+with: an answer of 404 is one (some servers have no list; the first requests will tell), a refused key or a redirect is
+none. A redirect is never followed, since the key belongs to the host that the user named. Environment proxies are not
+used, since the daemon does not use them either.
+
+The probes run in daemon threads: a name server that hangs cannot hold up the end of the command.
+"""
+
+from __future__ import annotations
+
+import http.client
+import queue
+import socket
+import ssl
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+PROBE_TIMEOUT_S = 10.0
+"""Until one endpoint must have answered, from connecting to the last byte."""
+
+_LIST_CAP_BYTES = 4 << 20
+
+
+class Usable(msgspec.Struct, frozen=True):
+    """An endpoint that can be worked with; `models` is None where it has no list."""
+
+    url: str
+    models: list[str] | None
+
+
+class Unusable(msgspec.Struct, frozen=True):
+    """An endpoint that cannot be worked with; `message` is one sentence that says why and what to do."""
+
+    url: str
+    message: str
+
+
+Verdict = Usable | Unusable
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _ModelList(msgspec.Struct):
+    data: list[_Model]
+
+
+def preflight(urls: Sequence[str], key: str | None, timeout_s: float = PROBE_TIMEOUT_S) -> list[Verdict]:
+    """The verdict on each base URL, in the order of `urls`, after at most `timeout_s` and a second."""
+    answers: queue.SimpleQueue[tuple[int, Verdict]] = queue.SimpleQueue()
+    for i, url in enumerate(urls):
+        threading.Thread(
+            target=lambda i=i, url=url: answers.put((i, probe(url, key, timeout_s))), daemon=True, name="preflight"
+        ).start()
+    verdicts: dict[int, Verdict] = {}
+    deadline = time.monotonic() + timeout_s + 1
+    while len(verdicts) < len(urls):
+        try:
+            i, verdict = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            break
+        verdicts[i] = verdict
+    return [verdicts.get(i) or _silent(url, timeout_s) for i, url in enumerate(urls)]
+
+
+def wait_for_endpoint(
+    urls: Sequence[str],
+    key: str | None,
+    patience_s: float,
+    waiting: Callable[[list[Verdict]], None] = lambda _: None,
+    probe_timeout_s: float = PROBE_TIMEOUT_S,
+) -> list[Verdict]:
+    """Repeat `preflight` until an endpoint is usable or `patience_s` is over; `waiting` hears of every vain round."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        verdicts = preflight(urls, key, probe_timeout_s)
+        left_s = deadline - time.monotonic()
+        if left_s <= 0 or any(isinstance(v, Usable) for v in verdicts):
+            return verdicts
+        waiting(verdicts)
+        time.sleep(min(1.0, left_s))
+
+
+def probe(url: str, key: str | None, timeout_s: float = PROBE_TIMEOUT_S) -> Verdict:
+    """Ask one endpoint; never raises."""
+    headers = {"Accept": "application/json", "User-Agent": "gristmill"}
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
+    try:
+        request = urllib.request.Request(f"{url}/models", headers=headers)  # noqa: S310  normalised to http or https
+        with opener.open(request, timeout=timeout_s) as response:
+            return Usable(url, _models(response.read(_LIST_CAP_BYTES)))
+    except urllib.error.HTTPError as error:
+        with error:
+            return _refused(url, error, has_key=bool(key))
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return Unusable(url, _explain(url, error, timeout_s))
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _models(body: bytes) -> list[str] | None:
+    """The ids of a model list; None where the body is no such list."""
+    try:
+        return [m.id for m in msgspec.json.decode(body, type=_ModelList).data]
+    except msgspec.MsgspecError:
+        return None
+
+
+def _refused(url: str, error: urllib.error.HTTPError, *, has_key: bool) -> Verdict:
+    """The verdict on an HTTP error status."""
+    code = error.code
+    if code in {401, 403}:
+        how = "check the key in OPENAI_API_KEY" if has_key else "set OPENAI_API_KEY"
+        return Unusable(url, f"{url} refused the {'key' if has_key else 'request without a key'} ({code}): {how}")
+    if code == 402:
+        return Unusable(url, f"{url} asks for payment (402): top up the account that the key belongs to")
+    if 300 <= code < 400:
+        target = error.headers.get("Location", "another address").split("?")[0]
+        return Unusable(url, f"{url} redirects to {target} ({code}): give that server's own base URL with -e")
+    return Usable(url, None)
+
+
+def _silent(url: str, timeout_s: float) -> Unusable:
+    return Unusable(
+        url, f"{url} gave no answer within {timeout_s:g} s: check the address and the server, or wait with "
+        "--wait-for-endpoint SECONDS",
+    )  # fmt: skip
+
+
+def _explain(url: str, error: Exception, timeout_s: float) -> str:
+    """One sentence about a connection that failed."""
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(cause, TimeoutError):
+        return _silent(url, timeout_s).message
+    if isinstance(cause, ConnectionRefusedError):
+        return (
+            f"{url} refused the connection: start the server or check host and port, or wait for it with "
+            "--wait-for-endpoint SECONDS"
+        )
+    if isinstance(cause, socket.gaierror):
+        return f"{url}: the host name cannot be resolved ({cause.strerror}): check the spelling and DNS"
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"{url}: the TLS certificate is not trusted ({cause.verify_message}): set SSL_CERT_FILE to its CA's file"
+    if isinstance(cause, ssl.SSLError):
+        return f"{url}: TLS failed ({cause.reason or 'handshake'}): does the server speak http:// instead?"
+    if isinstance(cause, http.client.HTTPException | ConnectionError):
+        return f"{url} does not answer as an HTTP server ({type(cause).__name__}): check scheme, host and port"
+    detail = cause.strerror if isinstance(cause, OSError) and cause.strerror else type(cause).__name__
+    return f"{url} cannot be reached ({detail}): check the address"
