@@ -1,0 +1,134 @@
+"""One endpoint of one worker process: where it is, how to speak to it, and how it fares.
+
+Everything that a call needs is made once: the headers with the key, the URLs by path, the TLS context. The key goes to
+this scheme, host and port alone, since no redirect is followed.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from gristmill.contract.failure import Failure
+from gristmilld.upstream.limits import Limits, Pass
+from gristmilld.upstream.outcome import Answer
+
+if TYPE_CHECKING:
+    from gristmilld.config import EndpointConfig
+
+MAX_TARGETS = 64
+"""Paths whose URL is remembered; a job has one or two."""
+
+
+class Call:
+    """One call in flight. Leaving the context counts it as over; without an outcome it says nothing of the endpoint.
+
+    Attributes:
+        outcome: set it to what `UpstreamClient.send` gave; after the context, a 5xx that was part of a burst has
+            become `overloaded` here, so decide by this value.
+    """
+
+    __slots__ = ("_endpoint", "_pass", "outcome")
+
+    def __init__(self, endpoint: Endpoint, granted: Pass) -> None:
+        self._endpoint = endpoint
+        self._pass = granted
+        self.outcome: Answer | Failure | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        limits, outcome = self._endpoint.limits, self.outcome
+        if outcome is None:
+            limits.abandoned(self._pass)
+        elif isinstance(outcome, Failure):
+            self.outcome = limits.failed(self._pass, outcome, self._endpoint.now())
+        else:
+            limits.good(self._pass, self._endpoint.now())
+
+
+class Endpoint:
+    """An endpoint and its state in this process.
+
+    Raises:
+        ValueError: the CA file cannot be read; the message says which endpoint and file.
+    """
+
+    def __init__(self, config: EndpointConfig, *, now: Callable[[], float] = time.monotonic) -> None:
+        self.name = config.name
+        self.url = config.url
+        self.headers = _headers(config)
+        self.proxy = URL(config.proxy) if config.proxy else None
+        self.tls = _tls(config)
+        self.limits = Limits(config.max_in_flight)
+        self.now = now
+        self._targets: dict[str, URL] = {}
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.name!r}, {self.url!r}, {self.state})"
+
+    def target(self, path: str) -> URL:
+        """The URL of `path`, which begins with a slash."""
+        url = self._targets.get(path)
+        if url is None:
+            if len(self._targets) >= MAX_TARGETS:
+                self._targets.clear()
+            url = self._targets[path] = URL(self.url + path)
+        return url
+
+    @property
+    def outstanding(self) -> int:
+        """Calls in flight."""
+        return self.limits.outstanding
+
+    @property
+    def ready(self) -> bool:
+        """Whether a call may begin now."""
+        return self.limits.ready(self.now())
+
+    @property
+    def ready_in_s(self) -> float:
+        """Seconds until cool-down and breaker let a call through."""
+        return self.limits.ready_in_s(self.now())
+
+    @property
+    def state(self) -> str:
+        """``ok``, ``limited``, ``cooling`` or ``down``: for metrics and messages."""
+        limits = self.limits
+        if limits.open_until_s is not None:
+            return "down"
+        if limits.ready_in_s(self.now()) > 0.0:
+            return "cooling"
+        return "limited" if limits.limit < limits.ceiling else "ok"
+
+    def begin(self) -> Call:
+        """Count a call as in flight; do it in the same step as `EndpointPool.pick`, before anything is awaited."""
+        return Call(self, self.limits.begin(self.now()))
+
+
+def _headers(config: EndpointConfig) -> CIMultiDictProxy[str]:
+    headers = CIMultiDict({"Content-Type": "application/json"})
+    if config.key is not None:
+        headers["Authorization"] = f"Bearer {config.key.reveal()}"
+    return CIMultiDictProxy(headers)
+
+
+def _tls(config: EndpointConfig) -> ssl.SSLContext | bool:
+    """True checks against the system's certificates, False does not check."""
+    if config.insecure:
+        return False
+    if config.ca_file is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=config.ca_file)
+    except (OSError, ssl.SSLError):
+        raise ValueError(
+            f"endpoint {config.name}: {config.ca_file} can't be read as PEM certificates: check ca_file"
+        ) from None
