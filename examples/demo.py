@@ -53,9 +53,8 @@ def right_input(url: str) -> list[str]:
     kinds = len({p.variant for p in pictures})
     expected = inputs.write_requests(OUT / "requests.jsonl", pictures, REQUESTS)
     with_pictures = sum(bool(e.pictures) for e in expected)
-    say(
-        f"  input        {len(expected):,} requests, {with_pictures} with photographs ({PICTURES} files of {kinds} kinds)"
-    )
+    files = f"{PICTURES} files of {kinds} kinds"
+    say(f"  input        {len(expected):,} requests, {with_pictures} with photographs ({files})")
 
     code, summary, wall_s = producer_run(OUT / "requests.jsonl", OUT / "answers.jsonl", url)
     say(f"exit {code} after {wall_s:.1f} s, {summary.get('attempts', 0):,} calls")

@@ -14,8 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "bench/README.md", *(ROOT / "docs").glob("*.md")]
 CONTRACT = {
-    "producer": "run submit ls status watch results cancel pause resume retry rm check".split(),
-    "gristmilld": "up standin".split(),
+    "producer": [
+        *("run", "submit", "ls", "status", "watch", "results", "cancel", "pause", "resume", "retry", "rm", "check"),
+    ],
+    "gristmilld": ["up", "standin"],
 }
 
 
