@@ -1,0 +1,75 @@
+"""`make bench`, or `python -m bench [SCENARIO...]`: talk on stderr, one JSON line at the end of stdout."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.endpoint import Endpoint
+from bench.run import Bench, Sample, median, tell
+from bench.scenarios import KEYS, SCENARIOS, TEXT_REQUESTS, Figures
+from bench.store import Store
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="What a request costs, beside other ways.")
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(SCENARIOS)}; all by default")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each client, in turn; medians are taken (5)")
+    parser.add_argument(
+        "--requests",
+        type=int,
+        default=TEXT_REQUESTS,
+        metavar="N",
+        help=f"requests of the text scenario ({TEXT_REQUESTS:,}); the others have more or fewer in proportion",
+    )
+    parser.add_argument("--quick", action="store_true", help="one run, a tenth of the requests: a smoke test")
+    options = parser.parse_args(argv)
+    unknown = [name for name in options.scenarios if name not in SCENARIOS]
+    if unknown:
+        parser.error(f"no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
+    if options.quick:
+        options.runs, options.requests = 1, TEXT_REQUESTS // 10
+    return options
+
+
+def measure(options: argparse.Namespace, folder: Path) -> Figures:
+    """The figures of all chosen scenarios; one that fails is told and leaves its figures out."""
+    figures: Figures = {}
+    with Endpoint() as endpoint, Store() as store:
+        bench = Bench(folder, endpoint, store, options.runs, options.requests / TEXT_REQUESTS)
+        for name in options.scenarios or SCENARIOS:
+            scenario = SCENARIOS[name]
+            tell(f"{name}: {(scenario.__doc__ or '').splitlines()[0]}")
+            try:
+                figures |= scenario(bench)
+            except (RuntimeError, OSError) as error:
+                tell(f"  {name} could not be measured: {error}")
+        table(bench.log)
+    return figures
+
+
+def table(log: dict[str, list[Sample]]) -> None:
+    tell("\nmedian of each client         CPU s   store CPU s    wall s")
+    for name, samples in log.items():
+        middle = median(samples)
+        tell(f"{name:26} {middle.cpu_s:8.2f} {middle.store_s:13.2f} {middle.wall_s:9.2f}")
+
+
+def main() -> int:
+    options = parse(sys.argv[1:])
+    figures: Figures = {}
+    with tempfile.TemporaryDirectory(prefix="gm-bench-") as folder:
+        try:
+            figures = measure(options, Path(folder))
+        except LookupError as error:
+            tell(f"Nothing was measured: {error}")
+    rounded = {key: round(figures[key], 3) if key in figures else None for key in KEYS}
+    print(json.dumps(rounded), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The other ways to send the same requests."""
