@@ -56,14 +56,15 @@ def read(body: bytes) -> ErrorBody:
         return ErrorBody(is_json=False, text=text, code=None, status=None, retry_after_s=_delay_in_words(text))
     objects = list(_objects(value))
     text = body[:MAX_TEXT_CHARS].decode("utf-8", "replace").lower()
+    delays = (d for o in objects for f in _DELAY_FIELDS if (d := _delay(o.get(f))))
+    codes = (c for o in objects for f in _CODE_FIELDS if (c := safe_code(o.get(f))))
+    statuses = (s for o in objects if (s := _status(o.get("code"))))
     return ErrorBody(
         is_json=True,
         text=text,
-        code=next((c for o in objects for f in _CODE_FIELDS if (c := safe_code(o.get(f)))), None),
-        status=next((s for o in objects if (s := _status(o.get("code")))), None),
-        retry_after_s=next(
-            (s for o in objects for f in _DELAY_FIELDS if (s := _delay(o.get(f)))), _delay_in_words(text)
-        ),
+        code=next(codes, None),
+        status=next(statuses, None),
+        retry_after_s=next(delays, None) or _delay_in_words(text),
     )
 
 

@@ -4,8 +4,8 @@ Only the few fields that matter are decoded; the rest is checked to be JSON and 
 Content is looked at only when the request asked for JSON. Servers differ in the types of what we read, so a body that
 the strict decoder refuses is read once more, generously.
 
-An answer of ``.../completions`` has `choices`, of ``.../embeddings`` `data`, of ``.../responses`` `output`; of any other
-path it is any object without `error`.
+An answer of ``.../completions`` has `choices`, of ``.../embeddings`` `data`, of ``.../responses`` `output`; of any
+other path it is any object without `error`.
 """
 
 from __future__ import annotations
