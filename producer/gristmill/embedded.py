@@ -132,6 +132,20 @@ class EmbeddedStore:
                 file.close()
             stop_if_unused(self.folder)
 
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What a child must inherit so that the store outlives this process for as long as the child lives."""
+        return tuple(file.fileno() for file in self._held)
+
+    def revive(self) -> None:
+        """Start the server again if it was killed; its address stays the same.
+
+        Raises:
+            EmbeddedStoreError: it does not start.
+        """
+        with _exclusive(self.folder / "start.lock"):
+            _wait_loaded(_running_socket(self.folder) or _start(self.folder), self.folder)
+
     def __enter__(self) -> Self:
         return self
 

@@ -135,6 +135,43 @@ def test_killed_client_leaves_the_server_to_the_others(state: Path):
         assert server_pid(store.url)
 
 
+def test_killed_server_is_revived_at_the_same_address(state: Path):
+    """A client that meets a dead server can have it started again without giving up its place; reviving twice is fine."""
+    with EmbeddedStore.open(state) as store, redis.Redis.from_url(store.url) as client:
+        client.set("x", "1")
+        client.execute_command("WAITAOF", 1, 0, 5000)
+        os.kill(server_pid(store.url), signal.SIGKILL)
+        wait_until_sync(lambda: not server_lives(state / "store"), description="the server is dead")
+        store.revive()
+        pid = server_pid(store.url)
+        store.revive()
+        assert server_pid(store.url) == pid
+        assert client.get("x") == b"1"
+
+
+def test_child_that_inherits_the_descriptors_keeps_the_store(state: Path):
+    """When the client is killed, the server stays until the child that inherited its hold has ended, too."""
+    script = (
+        "import subprocess, sys\nfrom pathlib import Path\nfrom gristmill.embedded import EmbeddedStore\n"
+        "store = EmbeddedStore.open(Path(sys.argv[1]))\n"
+        "child = subprocess.Popen(['sleep', '60'], pass_fds=store.descriptors)\n"
+        "print(store.url, child.pid, flush=True)\nsys.stdin.read()\n"
+    )
+    client = subprocess.Popen(
+        [sys.executable, "-c", script, str(state)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert client.stdout
+    url, child = client.stdout.readline().split()
+    client.kill()
+    client.wait()
+    with EmbeddedStore.open(state):  # joins and leaves; the child's hold is what keeps the server
+        pass
+    assert server_pid(url)
+    os.kill(int(child), signal.SIGKILL)
+    client.communicate()
+    wait_until_sync(lambda: not server_lives(state / "store"), description="the guard has stopped the server")
+
+
 def test_server_is_not_in_the_terminals_process_group(state: Path):
     """Ctrl-C in the terminal reaches the foreground group; the server is in its own session, and nobody's child."""
     with EmbeddedStore.open(state) as store:

@@ -1,0 +1,162 @@
+"""What a snapshot of a job says to people and to scripts. Pure.
+
+The JSON has the keys that `run`, `status` and `submit --wait` share; counts come from records, never from a guess.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gristmill.cli._progress import Facts
+from gristmill.cli._units import format_bytes, format_duration
+from gristmill.contract.lifecycle import TERMINAL, JobState, PauseReason
+from gristmill.contract.manifest import Manifest
+from gristmill.queue.replies import JobSnapshot
+
+
+def report(snapshot: JobSnapshot) -> dict[str, Any]:
+    """The job as one flat object; `total` is what has been fed so far until the input has been read to its end."""
+    total = snapshot.prod if snapshot.n is None else snapshot.n
+    open_ = total - snapshot.done - snapshot.in_flight
+    ended = snapshot.state in TERMINAL
+    return {
+        "job": snapshot.job,
+        "state": str(snapshot.state),
+        "total": total,
+        "ok": snapshot.ok,
+        "failed": snapshot.failed,
+        "waiting": 0 if ended else open_,
+        "in_flight": snapshot.in_flight,
+        "not_run": open_ if ended else 0,
+        "by_class": {str(cls): n for cls, n in sorted(snapshot.by_class.items()) if n},
+        "attempts": snapshot.attempts,
+        "tokens": {"prompt": snapshot.prompt_tokens, "completion": snapshot.completion_tokens},
+        "wall_s": wall_s(snapshot),
+    }
+
+
+def wall_s(snapshot: JobSnapshot) -> float:
+    """Seconds from the job's creation to its end, or to now."""
+    end_ms = snapshot.finished_at_ms or snapshot.now_ms
+    return round(max(0, end_ms - snapshot.created_at_ms) / 1000, 3)
+
+
+def facts(snapshot: JobSnapshot, at_s: float, trouble: str = "") -> Facts:
+    """The snapshot as progress sees it."""
+    return Facts(
+        at_s=at_s,
+        ok=snapshot.ok,
+        failed=snapshot.failed,
+        total=snapshot.n,
+        fed=snapshot.prod,
+        in_flight=snapshot.in_flight,
+        waiting=snapshot.waiting,
+        tokens=snapshot.prompt_tokens + snapshot.completion_tokens,
+        state=str(snapshot.state),
+        trouble=trouble or next(iter(_waits(snapshot)), ""),
+    )
+
+
+def notes(snapshot: JobSnapshot, daemons: int) -> list[str]:
+    """Sentences about what stands in the way or needs somebody, most urgent first."""
+    job = snapshot.job
+    found: list[str] = []
+    if snapshot.state == JobState.PAUSED:
+        found.append(paused(snapshot))
+    if snapshot.feeder_lost:
+        found.append(f"feeder lost at line {lines_fed(snapshot):,}: give the same `producer submit` again to go on")
+    if snapshot.state not in TERMINAL and not daemons:
+        found.append("no daemon connected: start one with `gristmilld up`")
+    if snapshot.collector is None and snapshot.results_bytes >= snapshot.results_mark_bytes:
+        found.append(f"waiting for a collector: `producer results {job} -o OUT` takes the results")
+    if snapshot.missing:
+        found.append(f"{snapshot.missing:,} claimed requests had no payload in the store")
+    return found
+
+
+def paused(snapshot: JobSnapshot) -> str:
+    """Why the job is paused and what to do."""
+    then = f"`producer resume {snapshot.job}` goes on"
+    detail = snapshot.detail.rstrip(".")
+    match snapshot.reason:
+        case PauseReason.CONFIG:
+            return f"paused, the setup is at fault: {detail}. Mend it, then {then}"
+        case PauseReason.BUDGET:
+            return f"paused, too many requests failed: {detail}. Look at them, then {then}"
+        case PauseReason.STORE:
+            return f"paused, storage is at fault: {detail}. Mend it, then {then}"
+        case _:
+            return f"paused by a user{f': {detail}' if detail else ''}; {then}"
+
+
+def _waits(snapshot: JobSnapshot) -> list[str]:
+    """What holds back the work according to the store itself."""
+    if snapshot.collector is None and snapshot.results_bytes >= snapshot.results_mark_bytes:
+        return ["a collector"]
+    if snapshot.feeder_lost and snapshot.in_flight == 0 and snapshot.done == snapshot.prod:
+        return [f"a feeder (lost at line {lines_fed(snapshot):,})"]
+    return []
+
+
+def lines_fed(snapshot: JobSnapshot) -> int:
+    """Lines of INPUT that lie behind the feeder's last sealed run."""
+    import msgspec
+
+    try:
+        cursor = msgspec.json.decode(snapshot.cursor) if snapshot.cursor else {}
+        return int(cursor.get("line", snapshot.prod))
+    except (msgspec.MsgspecError, AttributeError, TypeError, ValueError):
+        return snapshot.prod
+
+
+def human(snapshot: JobSnapshot, manifest: Manifest, daemons: int) -> list[str]:
+    """The lines of `producer status`."""
+    r = report(snapshot)
+    total = f"{r['total']:,}" if snapshot.closed else f"{r['total']:,} fed so far"
+    lines = [
+        f"job        {snapshot.job}{f'  ({manifest.name})' if manifest.name else ''}",
+        f"state      {_state(snapshot)}",
+        f"requests   {total}: {r['ok']:,} ok, {r['failed']:,} failed, {r['in_flight']:,} in flight, "
+        + (f"{r['not_run']:,} not run" if r["not_run"] else f"{r['waiting']:,} waiting"),
+    ]
+    if r["by_class"]:
+        lines.append("failed     " + ", ".join(f"{cls} {n:,}" for cls, n in _most_first(r["by_class"])))
+    tokens, held, mark = r["tokens"], format_bytes(snapshot.payload_bytes), format_bytes(snapshot.payload_mark_bytes)
+    results, top = format_bytes(snapshot.results_bytes), format_bytes(snapshot.results_mark_bytes)
+    lines += [
+        f"attempts   {r['attempts']:,}; tokens: {tokens['prompt']:,} prompt, {tokens['completion']:,} completion",
+        f"store      {held} of input (mark {mark}), {results} of results (mark {top})",
+    ]
+    lines.append(f"time       {format_duration(r['wall_s'])}; {daemons} daemon{'' if daemons == 1 else 's'} connected")
+    for role, lease in (("feeder", snapshot.feeder), ("collector", snapshot.collector)):
+        if lease is not None:
+            lines.append(f"{role:<10} {lease.holder}")
+    return lines + [f"note       {note}" for note in notes(snapshot, daemons)]
+
+
+def _state(snapshot: JobSnapshot) -> str:
+    if snapshot.state == JobState.PAUSED and snapshot.reason:
+        return f"paused ({snapshot.reason})"
+    return str(snapshot.state) + ("" if snapshot.closed or snapshot.state in TERMINAL else ", feeding")
+
+
+def _most_first(by_class: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(by_class.items(), key=lambda item: (-item[1], item[0]))
+
+
+def row(snapshot: JobSnapshot, manifest: Manifest) -> tuple[str, ...]:
+    """One row of `producer ls`: job, state, done, failed, in flight, age, name."""
+    total = f"{snapshot.n:,}" if snapshot.n is not None else f"{snapshot.prod:,}+"
+    state = f"{snapshot.state} ({snapshot.reason})" if snapshot.reason else str(snapshot.state)
+    age = format_duration(max(0, snapshot.now_ms - snapshot.created_at_ms) / 1000)
+    done = f"{snapshot.done:,}/{total}"
+    return (snapshot.job, state, done, f"{snapshot.failed:,}", f"{snapshot.in_flight:,}", age, manifest.name)
+
+
+COLUMNS = ("JOB", "STATE", "DONE", "FAILED", "IN FLIGHT", "AGE", "NAME")
+
+
+def table(rows: list[tuple[str, ...]]) -> list[str]:
+    """Aligned columns under their names, without trailing blanks."""
+    widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
+    return ["  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in (COLUMNS, *rows)]

@@ -1,0 +1,156 @@
+"""What every command settles before it works: endpoints, key, store, and errors as sentences with exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gristmill.cli._errors import BadUsageError, CliError, NeedsPersonError
+from gristmill.cli._options import StoreOptions
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from gristmill.embedded import EmbeddedStore
+
+BASE_URL_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
+KEY_VARIABLE = "OPENAI_API_KEY"
+
+
+class Store(msgspec.Struct, frozen=True, kw_only=True):
+    """An open store; `url` may hold a password and is for the environment of children only."""
+
+    url: str
+    redis: Any
+    embedded: Any = None
+
+    def __repr__(self) -> str:
+        return "Store(embedded)" if self.embedded else "Store(...)"
+
+
+def base_urls(given: tuple[str, ...]) -> list[str]:
+    """The endpoints to use, normalised, each once: those of ``-e``, else the environment's.
+
+    Raises:
+        CliError: (2) none is given, or one is malformed.
+    """
+    from gristmill.contract.url import normalise_base_url
+
+    texts = list(given) or [os.environ[v] for v in BASE_URL_VARIABLES if os.environ.get(v)][:1]
+    if not texts:
+        raise BadUsageError("no endpoint is given: name one with -e URL, or set OPENAI_BASE_URL")
+    try:
+        return list(dict.fromkeys(normalise_base_url(t) for t in texts))
+    except ValueError as error:
+        raise BadUsageError(str(error)) from error
+
+
+def api_key() -> str | None:
+    """The key of the environment, None where none is set.
+
+    Raises:
+        CliError: (2) it holds characters that no HTTP header takes; the message does not show it.
+    """
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    if not all("!" <= c <= "~" for c in key):
+        raise BadUsageError(f"{KEY_VARIABLE} holds blanks or characters that no key has: set it again")
+    return key or None
+
+
+def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run `main` and return its exit code; what the queue, the store and the files raise becomes a sentence."""
+    from redis.exceptions import RedisError
+
+    from gristmill.contract.frame import FormatError
+    from gristmill.queue.errors import QueueError
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_sentences())
+        try:
+            return asyncio.run(main())
+        except (QueueError, FormatError) as error:
+            raise BadUsageError(str(error)) from error
+        except RedisError as error:
+            raise NeedsPersonError(
+                f"the store failed ({type(error).__name__}): mend it and give the same command"
+            ) from error
+
+
+@contextlib.contextmanager
+def _sentences() -> Iterator[None]:
+    """Errors of intake and outlet as sentences with their exit codes."""
+    from gristmill.intake.errors import FeedError, InputError
+    from gristmill.outlet.errors import DiskError, OutletError, ProofError
+
+    try:
+        yield
+    except InputError as error:
+        raise BadUsageError(str(error)) from error
+    except FeedError as error:
+        raise CliError(str(error)) from error
+    except DiskError as error:
+        raise NeedsPersonError(str(error)) from error
+    except ProofError as error:
+        raise CliError(str(error)) from error
+    except OutletError as error:
+        raise BadUsageError(str(error)) from error
+
+
+@contextlib.asynccontextmanager
+async def open_store(options: StoreOptions) -> AsyncIterator[Store]:
+    """The store of `options`, checked; a private one is let go at the end.
+
+    Raises:
+        CliError: (2) it does not start, cannot be reached, or is unfit for a queue.
+    """
+    from gristmill.queue.store import connect
+
+    embedded = None if options.redis else await _open_embedded(options)
+    try:
+        url = embedded.url if embedded else str(options.redis)
+        try:
+            redis = connect(url, name="gristmill-cli")
+        except ValueError as error:
+            raise BadUsageError(f"--redis: {error}: write it like redis://host:6379/0") from error
+        try:
+            await _check(redis)
+            yield Store(url=url, redis=redis, embedded=embedded)
+        finally:
+            await redis.aclose()
+    finally:
+        if embedded is not None:
+            await asyncio.to_thread(embedded.close)
+
+
+async def _open_embedded(options: StoreOptions) -> EmbeddedStore:
+    from gristmill.embedded import EmbeddedStore, EmbeddedStoreError
+
+    try:
+        return await asyncio.to_thread(EmbeddedStore.open, options.state_dir)
+    except EmbeddedStoreError as error:
+        raise BadUsageError(str(error)) from error
+
+
+async def _check(redis: Redis) -> None:
+    from redis.exceptions import AuthenticationError, RedisError
+
+    from gristmill.queue.errors import StoreError
+    from gristmill.queue.store import check_store
+
+    try:
+        await check_store(redis)
+    except StoreError as error:
+        raise BadUsageError(str(error)) from error
+    except AuthenticationError as error:
+        raise BadUsageError(
+            "the store refuses the user or password of its URL: check --redis or GRISTMILL_REDIS_URL"
+        ) from error
+    except (RedisError, OSError) as error:
+        raise BadUsageError(
+            f"the store cannot be reached ({type(error).__name__}): check --redis or GRISTMILL_REDIS_URL"
+        ) from error
