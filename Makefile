@@ -14,7 +14,7 @@ BENCH_ARGS ?=
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z.]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-demo: $(READY) ## 1,200 requests and 264 photographs on this machine, every answer checked
+demo: $(READY) ## 1,200 requests, 264 photographs on this machine, every answer checked
 	@$(BIN)/python examples/demo.py
 
 test: $(READY) ## all tests but the long tier (PYTEST_ARGS="-k word" narrows it)

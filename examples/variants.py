@@ -2,7 +2,7 @@
 
 A model server should see the picture that a person sees: upright, in RGB, transparency on white, the first frame of an
 animation. So what is expected is measured on the photograph itself, before a variant is written from it. Each variant
-is cropped to another width, so that no two of one photograph can be taken for one another.
+is cropped to another width, and wider than high, so that one lying on its side or taken for another shows.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def make(folder: Path, count: int) -> Iterator[Picture]:
         photo, original = photos[i % len(photos)]
         name, (suffix, write, tolerance) = variants[i % len(variants)]
         width, height = min(original.width, MAX_SIDE), min(original.height, MAX_SIDE)
-        cropped = original.crop((0, 0, width - i % 256, height - i % 7))
+        cropped = original.crop((0, 0, width - i % 256, height * 3 // 4 - i % 7))
         path = folder / f"{i:04d}-{photo}.{suffix}"
         seen = write(cropped, path)
         yield Picture(path, photo, name, seen.width, seen.height, _mean_rgb(seen), tolerance)
