@@ -1,0 +1,46 @@
+"""Documents agree with the code and with each other."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gristmill.contract.failure import TABLE
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").glob("*.md")]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    """Each relative link of a document is a file of this checkout."""
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text(encoding="utf-8"))
+    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_the_table_of_failures_is_the_one_in_code() -> None:
+    """docs/failures.md has each class once, with the same word on whether it costs an attempt."""
+    text = (ROOT / "docs/failures.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (yes|no) \|$", text, re.MULTILINE)
+    assert rows == [(cls.value, "yes" if rule.costs_attempt else "no") for cls, rule in TABLE.items()]
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [("3.9.2", "Gristmill needs Python 3.11 or newer"), (None, "Install Python 3.11 or newer")],
+    ids=["too old", "missing"],
+)
+def test_make_says_which_python_it_needs(version: str | None, words: str, tmp_path: Path) -> None:
+    """Without a fit Python, make ends with one sentence that says what to do, before it touches anything."""
+    python = tmp_path / "python"
+    if version:
+        python.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "Python {version}" && exit 0\nexit 1\n')
+        python.chmod(0o755)
+    argv = ["make", "-B", f"PYTHON={python}", f"VENV={tmp_path}/venv", "test"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=20)
+    assert done.returncode != 0
+    assert words in done.stderr
+    assert not (tmp_path / "venv").exists()
