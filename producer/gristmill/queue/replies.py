@@ -109,9 +109,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     run: int
     first: int
     count: int
-    bytes: int
-    fields: int
     cursor: bytes
+    fields: int
+    bytes: int
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
@@ -151,14 +151,14 @@ class Returned(msgspec.Struct, frozen=True, gc=False):
         index: the request.
         claim: the claim number it was handed out with.
         delay_ms: when it may be claimed again, from now.
-        charged: whether an attempt is counted.
+        charged: how many attempts since the claim count against the request's allowance.
         missing: its frame or picture was not in the store: the job pauses (store), so a person looks.
     """
 
     index: int
     claim: int
     delay_ms: int
-    charged: bool
+    charged: int
     missing: bool = False
 
 

@@ -1,9 +1,71 @@
-"""The connection to the store, and whether the store is fit."""
+"""The connection to the store, and whether the store is fit for a queue.
+
+Every call has a time-out, dead peers are noticed (keepalive, health check), and what may be repeated is repeated with
+back-off after a connection error. What may not (`sent_once`) fails at once, and its caller decides.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
 import msgspec
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    ClusterDownError,
+    NoPermissionError,
+    ReadOnlyError,
+    RedisError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from gristmill.queue.errors import StoreError
+
+OUTAGES: tuple[type[Exception], ...] = (
+    RedisConnectionError,  # also: loading its data set, master down
+    RedisTimeoutError,
+    ReadOnlyError,
+    TryAgainError,
+    ClusterDownError,
+    OSError,
+)
+"""What a call raises while the store is away, starting or failing over: wait and try again."""
+
+RETRIES = 4
+MIN_VERSION = (7, 0)
+T = TypeVar("T")
+
+_once: ContextVar[bool] = ContextVar("gristmill_sent_once", default=False)
+
+
+@contextmanager
+def sent_once() -> Iterator[None]:
+    """Inside, a command is never repeated after a connection error: it may have run, and must not run twice unseen."""
+    token = _once.set(True)
+    try:
+        yield
+    finally:
+        _once.reset(token)
+
+
+class PatientRetry(Retry):
+    """Repeats after connection errors and time-outs, but for what is `sent_once`."""
+
+    async def call_with_retry(
+        self, do: Callable[[], Awaitable[T]], fail: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> T:
+        if not _once.get():
+            return await super().call_with_retry(do, fail, *args, **kwargs)
+        return await Retry(NoBackoff(), 0).call_with_retry(do, fail, *args, **kwargs)
 
 
 class StoreInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,5 +81,82 @@ class StoreInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 def connect(
     url: str, *, timeout_s: float = 10.0, connect_timeout_s: float = 5.0, max_connections: int = 64, name: str = ""
-) -> Redis: ...
-async def check_store(redis: Redis) -> StoreInfo: ...
+) -> Redis:
+    """A client of the store at `url` (``redis://``, ``rediss://`` or ``unix://``); it connects when first used.
+
+    Args:
+        timeout_s: most time between two reads or writes of one call.
+        connect_timeout_s: most time to connect.
+        name: shown by CLIENT LIST.
+
+    Raises:
+        StoreError: the URL cannot be used.
+    """
+    options: dict[str, Any] = {
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": connect_timeout_s,
+        "health_check_interval": 30,
+        "max_connections": max_connections,
+        "retry": PatientRetry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), RETRIES),
+        "client_name": name or None,
+    }
+    if not url.startswith("unix:"):
+        options["socket_keepalive"] = True
+    try:
+        return Redis.from_url(url, **options)
+    except ValueError:
+        raise StoreError(
+            f"the store's URL {shown(url)!r} cannot be used: write redis://HOST:PORT, rediss:// or unix:///PATH"
+        ) from None
+
+
+def shown(url: str) -> str:
+    """The URL without what may be a secret: user, password and query."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return "(not a URL)"
+    return f"{parts.scheme}://{host}{port}{parts.path}" if parts.scheme else "(not a URL)"
+
+
+async def check_store(redis: Redis) -> StoreInfo:
+    """What the store is, once it is known to be fit.
+
+    Raises:
+        StoreError: it cannot be reached, refuses us, is too old, evicts keys, is a replica or cannot write its log.
+    """
+    try:
+        info = await redis.info("everything")
+    except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
+        raise StoreError(f"the store refuses this user: {error}; give user and password in the URL") from error
+    except (RedisError, OSError) as error:
+        raise StoreError(f"the store cannot be reached: {error}; is it running, and is the URL right?") from error
+    _refuse_unfit(info)
+    return StoreInfo(
+        product="valkey" if "valkey_version" in info else "redis",
+        version=str(info.get("valkey_version") or info["redis_version"]),
+        used_memory_bytes=int(info.get("used_memory", 0)),
+        max_memory_bytes=int(info.get("maxmemory", 0)),
+        appendonly=bool(int(info.get("aof_enabled", 0))),
+        run_id=str(info.get("run_id", "")),
+    )
+
+
+def _refuse_unfit(info: dict[str, Any]) -> None:
+    version = str(info["redis_version"])
+    if tuple(int(x) for x in version.split(".")[:2]) < MIN_VERSION:
+        raise StoreError(f"the store is Redis {version}: Redis 7.0 or newer, or Valkey, is needed")
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    if policy != "noeviction":
+        raise StoreError(
+            f"the store evicts keys (maxmemory-policy {policy}), so it would lose requests: "
+            "CONFIG SET maxmemory-policy noeviction, or use another store"
+        )
+    if str(info.get("role", "master")) != "master":
+        raise StoreError("the store is a read-only replica: give the address of its primary")
+    if str(info.get("aof_last_write_status", "ok")) != "ok":
+        raise StoreError("the store cannot write its log (is its disk full?): free space, then try again")
+    if int(info.get("cluster_enabled", 0)):
+        raise StoreError("the store is a cluster node: give a store that runs without cluster mode")
