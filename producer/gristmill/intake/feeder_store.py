@@ -1,0 +1,154 @@
+"""The feeder's side of the store: every call waits out an outage visibly, and the lease is kept meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from redis import exceptions as redis_errors
+
+from gristmill.intake.errors import FeedError
+from gristmill.intake.lines_seen import Notice, Report
+from gristmill.queue.errors import JobNotFoundError, StoreFullError
+from gristmill.queue.leasequeue import LeaseQueue
+from gristmill.queue.replies import Role
+
+LEASE_TTL_MS = 30_000
+_RENEW_EVERY_S = 5.0
+_RELEASE_TIMEOUT_S = 2.0
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0
+_TELL_AGAIN_S = 60.0
+
+_REFUSED = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
+_OUTAGE = (
+    redis_errors.ConnectionError,
+    redis_errors.TimeoutError,
+    redis_errors.ReadOnlyError,
+    redis_errors.MasterDownError,
+    redis_errors.ClusterDownError,
+    OSError,
+)
+
+T = TypeVar("T")
+
+
+class Patience:
+    """Waits a little longer each time, and says once in a while what it waits for."""
+
+    def __init__(self, report: Report, what: str) -> None:
+        self._report = report
+        self._what = what
+        self._delay_s = _FIRST_WAIT_S
+        self._waited_s = 0.0
+        self._told_at_s: float | None = None
+
+    async def wait(self) -> None:
+        if self._waited_s >= _LONGEST_WAIT_S and self._due():
+            self._told_at_s = self._waited_s
+            self._report(Notice("waiting", f"waiting: {self._what}"))
+        await asyncio.sleep(self._delay_s)
+        self._waited_s += self._delay_s
+        self._delay_s = min(self._delay_s * 2, _LONGEST_WAIT_S)
+
+    def _due(self) -> bool:
+        return self._told_at_s is None or self._waited_s - self._told_at_s >= _TELL_AGAIN_S
+
+    def over(self) -> None:
+        if self._told_at_s is not None:
+            self._report(Notice("going_on", f"going on after {self._waited_s:.0f} s"))
+
+
+class FeederStore:
+    """A job's queue as the feeder uses it. `take` before all else; `release` when done, also after a failure."""
+
+    def __init__(
+        self, queue: LeaseQueue, token: str, holder: str, report: Report, *, ttl_ms: int = LEASE_TTL_MS
+    ) -> None:
+        self.queue = queue
+        self.token = token
+        self._holder = holder
+        self._report = report
+        self._ttl_ms = ttl_ms
+        self._renewing: asyncio.Task[None] | None = None
+        self._lost: FeedError | None = None
+
+    async def call(self, make: Callable[[], Awaitable[T]]) -> T:
+        """`make()`'s answer, asked for again until the store answers.
+
+        Raises:
+            FeedError: the store refuses us, the job is gone, or the lease is.
+        """
+        patience = Patience(self._report, "the store does not answer")
+        while True:
+            self.require_lease()
+            try:
+                answer = await make()
+            except _REFUSED as error:
+                raise FeedError(
+                    "the store refuses the connection: check user and password of the store's URL"
+                ) from error
+            except JobNotFoundError as error:
+                raise FeedError(str(error)) from error
+            except _OUTAGE:
+                await patience.wait()
+            else:
+                patience.over()
+                return answer
+
+    async def stage(self, fields: dict[str | bytes, bytes]) -> int:
+        """Upload a run's payload; waits while the store is at its memory limit. Returns the bytes staged."""
+        patience = Patience(self._report, "the store is at its memory limit; results must be collected first")
+        while True:
+            try:
+                staged = await self.call(lambda: self.queue.stage(self.token, fields))
+            except StoreFullError:
+                await patience.wait()
+            else:
+                patience.over()
+                return staged
+
+    async def take(self) -> None:
+        """Take the feeder's lease and keep it until `release`.
+
+        Raises:
+            FeedError: another feeder has it.
+        """
+        await self.retake()
+        self._renewing = asyncio.create_task(self._keep())
+
+    async def retake(self) -> None:
+        """Take the lease again, e.g. after an outage longer than its time to live."""
+        reply = await self.call(lambda: self.queue.take_lease(Role.FEEDER, self.token, self._holder, self._ttl_ms))
+        if not reply.granted:
+            raise FeedError(
+                f"job {self.queue.job} is fed by {reply.holder} already (its lease ends in "
+                f"{reply.expires_in_ms / 1000:.0f} s): let it finish, or stop it first"
+            )
+
+    def require_lease(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+
+    async def _keep(self) -> None:
+        """Renew while alive, also while the feeder waits for room."""
+        every_s = min(_RENEW_EVERY_S, self._ttl_ms / 3000)
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                if not await self.call(lambda: self.queue.renew_lease(Role.FEEDER, self.token, self._ttl_ms)):
+                    await self.retake()
+            except FeedError as error:
+                self._lost = error
+                return
+
+    async def release(self) -> None:
+        """Give the lease back; a store that is down lets it run out instead."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+            self._renewing = None
+        with suppress(Exception):
+            async with asyncio.timeout(_RELEASE_TIMEOUT_S):
+                await self.queue.release_lease(Role.FEEDER, self.token)

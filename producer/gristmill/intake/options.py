@@ -1,0 +1,65 @@
+"""Every option that shapes what is sent, in one value that travels as JSON (feeder process, job.json, digest)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+OnBadLine = Literal["record", "fail", "skip"]
+
+DEFAULT_MAX_LINE_BYTES = 64 << 20
+
+
+class ImageOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How pictures are made fit to send.
+
+    Attributes:
+        max_pixels: larger pictures are scaled down to so many pixels; 0 keeps every size.
+        max_bytes: larger files are encoded anew with less quality, then fewer pixels; 0 is unbounded.
+        quality: JPEG quality of what must be encoded anew, 1..95.
+        allow_truncated: send what can be decoded of a cut file, the rest grey, instead of refusing it.
+        bomb_pixels: a picture that claims more pixels is refused before anything of it is decoded.
+    """
+
+    max_pixels: int = 0
+    max_bytes: int = 0
+    quality: int = 90
+    allow_truncated: bool = False
+    bomb_pixels: int = 178_956_970
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.quality <= 95:
+            raise ValueError(f"the JPEG quality must lie in 1..95, not {self.quality}")
+        if min(self.max_pixels, self.max_bytes) < 0 or self.bomb_pixels < 1:
+            raise ValueError("limits of pictures must not be negative")
+
+
+class EncodeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How lines become bodies.
+
+    Attributes:
+        model: what ``-m`` said: put into every body, over the line's own.
+        default_model: put where neither the line nor ``-m`` names one.
+        set: keys put into every body, over everything else.
+        system: a system message put first, unless the line's messages begin with one of their own.
+        media_root: folder of relative picture paths; None is the input's own folder.
+        inline: pictures travel in the store; False: by reference, for workers that see the same files.
+        spool_dir: where pictures that had to be encoded anew lie when `inline` is False; without it they go inline.
+        image: see `ImageOptions`.
+        on_bad_line: what happens to a line (or its picture) that can't be sent: a failed result, the end, or nothing.
+        max_line_bytes: longer lines are refused unread.
+        encoders: encoder processes; 0 is one per core.
+    """
+
+    model: str | None = None
+    default_model: str | None = None
+    set: dict[str, Any] = {}
+    system: str | None = None
+    media_root: str | None = None
+    inline: bool = True
+    spool_dir: str | None = None
+    image: ImageOptions = ImageOptions()
+    on_bad_line: OnBadLine = "record"
+    max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
+    encoders: int = 0

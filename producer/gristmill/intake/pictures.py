@@ -1,0 +1,225 @@
+"""Pictures of a job: read, hashed, passed through or encoded, and remembered while they are hot.
+
+Two steps, since a rerun needs only the first: `open` reads and hashes (the fingerprint is made of source bytes),
+`ready` gives what will be sent. A picture that many lines share is encoded once while it is hot, and two lines that
+need it at the same time wait for the same encoding.
+
+By reference (`EncodeOptions.inline` False): a file that is fit stays where it is and the frame names it; what had to be
+encoded anew goes to `spool_dir` under the hash of its bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from gristmill.contract.frame import Image
+from gristmill.intake import picture_source as source
+from gristmill.intake import structure
+from gristmill.intake.draft import PictureRef
+from gristmill.intake.encoder_pool import EncoderPool
+from gristmill.intake.errors import FeedError, PictureError
+from gristmill.intake.options import EncodeOptions
+from gristmill.intake.structure import Verdict
+
+HOT_BYTES = 64 << 20
+_HOT_PICTURE_BYTES = 4 << 20
+_REFERENCE_WEIGHT_BYTES = 512
+_HOT_IDENTITIES = 20_000
+_SHA_CHARS = 32
+
+T = TypeVar("T")
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """One picture as it will be sent; `blob` is None when it goes by reference."""
+
+    image: Image
+    mime: str
+    width: int
+    height: int
+    blob: bytes | None
+
+
+class Opened(msgspec.Struct):
+    """A picture whose source is known; `picture` when it was hot, else `data`."""
+
+    sha256: str
+    data: bytes
+    identity: source.Identity | None
+    picture: Picture | None = None
+
+
+class PictureStore:
+    """Serves many tasks of one loop. `close` ends threads and encoders, and may be called twice."""
+
+    def __init__(self, options: EncodeOptions, root: str, pool: EncoderPool | None = None) -> None:
+        self._options = options
+        self._root = options.media_root or root
+        self._pool = pool or EncoderPool(options.encoders)
+        self._threads = ThreadPoolExecutor(min(8, (os.cpu_count() or 1) + 2), "gm-picture")
+        self._hot = _Hot(HOT_BYTES)
+        self._shas: OrderedDict[source.Identity, str] = OrderedDict()
+        self._running: dict[tuple[str, str], asyncio.Task[Picture]] = {}
+
+    async def open(self, ref: PictureRef) -> Opened:
+        """The source of `ref`.
+
+        Raises:
+            PictureError: missing, unreadable, broken base64; its text names the picture.
+        """
+        try:
+            if source.is_data_url(ref):
+                got = await self._thread(lambda: source.read_data_url(ref))
+            else:
+                identity = await self._thread(lambda: source.file_identity(source.resolve(ref, self._root)))
+                hot = self._known(identity)
+                if hot is not None:
+                    return hot
+                got = await self._thread(lambda: source.read_file(identity))
+                self._remember(identity, got.sha256)
+        except PictureError as error:
+            raise PictureError(f"{source.describe(ref)} {error.reason}") from None
+        return Opened(got.sha256, got.data, got.identity, self._hot.get(self._key(got.sha256, got.identity)))
+
+    async def ready(self, ref: PictureRef, opened: Opened) -> Picture:
+        """What will be sent of `opened`.
+
+        Raises:
+            PictureError: not fit to send; its text names the picture.
+            FeedError: no encoder starts, or the spool can't be written.
+        """
+        if opened.picture is not None:
+            return opened.picture
+        key = self._key(opened.sha256, opened.identity)
+        task = self._running.get(key)
+        if task is None:
+            task = asyncio.create_task(self._make(opened))
+            self._running[key] = task
+            task.add_done_callback(lambda done: self._finished(key, done))
+        try:
+            return await asyncio.shield(task)
+        except PictureError as error:
+            raise PictureError(f"{source.describe(ref)} can't be sent: {error.reason}") from None
+
+    async def close(self) -> None:
+        for task in list(self._running.values()):
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        await self._pool.close()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def _key(self, sha256: str, identity: source.Identity | None) -> tuple[str, str]:
+        """By reference, equal bytes in two files are two pictures: each is checked where it lies."""
+        return sha256, "" if self._options.inline or identity is None else f"{identity[2]} {identity[0]}"
+
+    def _known(self, identity: source.Identity) -> Opened | None:
+        sha256 = self._shas.get(identity)
+        if sha256 is None:
+            return None
+        self._shas.move_to_end(identity)
+        picture = self._hot.get(self._key(sha256, identity))
+        return None if picture is None else Opened(sha256, b"", identity, picture)
+
+    def _remember(self, identity: source.Identity, sha256: str) -> None:
+        self._shas[identity] = sha256
+        if len(self._shas) > _HOT_IDENTITIES:
+            self._shas.popitem(last=False)
+
+    def _finished(self, key: tuple[str, str], task: asyncio.Task[Picture]) -> None:
+        del self._running[key]
+        if not task.cancelled() and task.exception() is None:
+            self._hot.put(key, task.result())
+
+    async def _make(self, opened: Opened) -> Picture:
+        options = self._options
+        data = opened.data
+        seen = await self._thread(lambda: structure.look(data, allow_truncated=options.image.allow_truncated))
+        if seen.verdict is Verdict.PLAIN and self._within(seen, len(data)):
+            identity = opened.identity
+            if options.inline or identity is None:
+                return await self._placed(data, opened.sha256, seen.mime, seen.width, seen.height)
+            path, size, mtime_ns = identity
+            image = Image(opened.sha256[:_SHA_CHARS], size, os.path.realpath(path), mtime_ns)
+            return Picture(image, seen.mime, seen.width, seen.height, None)
+        done = await self._pool.encode(data, options.image)
+        sha256 = hashlib.sha256(done.data).hexdigest()
+        return await self._placed(done.data, sha256, structure.JPEG, done.width, done.height)
+
+    def _within(self, seen: structure.Look, size: int) -> bool:
+        image = self._options.image
+        pixels = seen.width * seen.height
+        if pixels > image.bomb_pixels:
+            raise PictureError(f"it claims {seen.width} x {seen.height} pixels, more than {image.bomb_pixels:,}")
+        return (not image.max_pixels or pixels <= image.max_pixels) and (not image.max_bytes or size <= image.max_bytes)
+
+    async def _placed(self, data: bytes, sha256: str, mime: str, width: int, height: int) -> Picture:
+        """Bytes that are not a file of the user's: in the run, or in the spool."""
+        sha, folder = sha256[:_SHA_CHARS], self._options.spool_dir
+        if self._options.inline or folder is None:
+            return Picture(Image(sha, len(data)), mime, width, height, data)
+        path, mtime_ns = await self._thread(lambda: spool(folder, sha, mime, data))
+        return Picture(Image(sha, len(data), path, mtime_ns), mime, width, height, None)
+
+    async def _thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+
+def spool(folder: str, sha: str, mime: str, data: bytes) -> tuple[str, int]:
+    """Keep `data` under its hash; returns path and modification time. Durable before it has its name.
+
+    Raises:
+        FeedError: the folder can't be written, or the disk is full.
+    """
+    path = Path(folder).resolve() / sha[:2] / f"{sha}.{mime.rpartition('/')[2]}"
+    try:
+        if path.exists() and path.stat().st_size == len(data):
+            return str(path), path.stat().st_mtime_ns
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        partial = path.with_suffix(f".{secrets.token_hex(4)}.partial")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        return str(path), path.stat().st_mtime_ns
+    except OSError as error:
+        raise FeedError(f"pictures can't be spooled to {folder}: {error.strerror or error}") from error
+
+
+class _Hot:
+    """Least recently used pictures go first; bounded by bytes, large ones are not kept."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._bytes = 0
+        self._kept: OrderedDict[tuple[str, str], Picture] = OrderedDict()
+
+    def get(self, key: tuple[str, str]) -> Picture | None:
+        picture = self._kept.get(key)
+        if picture is not None:
+            self._kept.move_to_end(key)
+        return picture
+
+    def put(self, key: tuple[str, str], picture: Picture) -> None:
+        weight = _weight(picture)
+        if key in self._kept or weight > _HOT_PICTURE_BYTES:
+            return
+        self._kept[key] = picture
+        self._bytes += weight
+        while self._bytes > self._limit:
+            self._bytes -= _weight(self._kept.popitem(last=False)[1])
+
+
+def _weight(picture: Picture) -> int:
+    return _REFERENCE_WEIGHT_BYTES + (len(picture.blob) if picture.blob is not None else 0)

@@ -1,0 +1,203 @@
+"""Lines in, entries out, in order: read and parsed in a thread, pictures encoded ahead.
+
+What lies ahead is bounded by count and by bytes (of the pictures' sources). Lines enter strictly in input order, so
+the first one always gets room and the rest can't starve it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from gristmill.contract.failure import FailureClass
+from gristmill.intake import picture_source
+from gristmill.intake.draft import Draft, Refused
+from gristmill.intake.encode import Entry, Take, picture_entry, refused_entry, text_entry
+from gristmill.intake.errors import PictureError
+from gristmill.intake.normalise import Normaliser
+from gristmill.intake.options import EncodeOptions
+from gristmill.intake.pictures import PictureStore
+from gristmill.intake.readers import Line, open_lines
+from gristmill.intake.selection import Selection
+
+BATCH_LINES = 256
+BATCH_BYTES = 4 << 20
+AHEAD_BYTES = 96 << 20
+AHEAD_PICTURED = 128
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Where to begin: so many bytes, lines and places (lines that are not blank) lie before."""
+
+    offset: int = 0
+    line: int = 0
+    place: int = 0
+
+
+class _Pictured(msgspec.Struct):
+    """A parsed line whose pictures are not begun; `weight` is a guess at the bytes they take, from file sizes."""
+
+    line: Line
+    place: int
+    draft: Draft
+    weight: int
+
+
+class Pipeline:
+    """One pass over the input from `start`.
+
+    `ready` is for one caller. `close` drops what is ahead; the picture store stays open, it belongs to the caller.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        options: EncodeOptions,
+        store: PictureStore,
+        *,
+        start: Start = Start(),
+        selection: Selection | None = None,
+        take: Take | None = None,
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._take = take
+        self._selection = selection or Selection()
+        self._normalise = Normaliser(options)
+        self._root = options.media_root or str(Path(path).resolve().parent)
+        self._place = start.place
+        self._lines: Iterator[Line] = open_lines(
+            path, start.offset, number=start.line, max_line_bytes=options.max_line_bytes
+        )
+        self._parsed: deque[Entry | _Pictured] = deque()
+        self._ahead: deque[tuple[Entry | asyncio.Task[Entry], int]] = deque()
+        self._ahead_bytes = 0
+        self._reading: asyncio.Task[list[Entry | _Pictured]] | None = None
+        self._read_all = False
+
+    @property
+    def ended(self) -> bool:
+        """Nothing will come any more."""
+        return self._read_all and not self._parsed and not self._ahead
+
+    async def ready(self, timeout_s: float | None = None) -> list[Entry]:
+        """The next entries, in order: at least one unless the input has ended or the time is up.
+
+        Raises:
+            InputError: the input can't be read on.
+            FeedError: see `picture_entry`.
+        """
+        await self._fill(timeout_s)
+        if not self._ahead:
+            return []
+        head = self._ahead[0][0]
+        if isinstance(head, asyncio.Task) and not head.done():
+            await asyncio.wait((head,), timeout=timeout_s)
+        return self._pop_ready()
+
+    async def close(self) -> None:
+        tasks = [entry for entry, _ in self._ahead if isinstance(entry, asyncio.Task)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, *([self._reading] if self._reading else []), return_exceptions=True)
+        self._ahead.clear()
+        self._parsed.clear()
+        self._read_all, self._reading = True, None
+
+    def _pop_ready(self) -> list[Entry]:
+        found: list[Entry] = []
+        while self._ahead and len(found) < BATCH_LINES:
+            entry, weight = self._ahead[0]
+            if isinstance(entry, asyncio.Task):
+                if not entry.done():
+                    break
+                entry = entry.result()
+            self._ahead.popleft()
+            self._ahead_bytes -= weight
+            found.append(entry)
+        return found
+
+    async def _fill(self, timeout_s: float | None) -> None:
+        """Admit parsed lines; read on when few are left. Waits only while nothing at all is ahead."""
+        self._admit()
+        while not self._parsed and not self._read_all:
+            if self._reading is None:
+                self._reading = asyncio.create_task(asyncio.to_thread(self._read_batch))
+            if not self._reading.done():
+                if self._ahead:
+                    return
+                await asyncio.wait((self._reading,), timeout=timeout_s)
+                if not self._reading.done():
+                    return
+            batch = self._reading.result()
+            self._reading = None
+            self._read_all = not batch
+            self._parsed.extend(batch)
+            self._admit()
+
+    def _admit(self) -> None:
+        pictured = sum(1 for entry, _ in self._ahead if isinstance(entry, asyncio.Task))
+        while self._parsed:
+            item = self._parsed[0]
+            if isinstance(item, Entry):
+                if len(self._ahead) >= BATCH_LINES * 2:
+                    return
+                self._taken(item)
+                self._ahead.append((item, 0))
+            else:
+                full = self._ahead_bytes + item.weight > AHEAD_BYTES or pictured >= AHEAD_PICTURED
+                if self._ahead and full:
+                    return
+                pictured += 1
+                self._ahead_bytes += item.weight
+                self._ahead.append((asyncio.create_task(self._pictured(item)), item.weight))
+            self._parsed.popleft()
+
+    def _taken(self, entry: Entry) -> None:
+        if self._take is not None and entry.refused is None:
+            entry.carried = self._take(entry.custom_id, entry.fingerprint)
+
+    async def _pictured(self, item: _Pictured) -> Entry:
+        return await picture_entry(item.line, item.place, item.draft, self._store, self._options.image, self._take)
+
+    def _read_batch(self) -> list[Entry | _Pictured]:
+        """The next lines, parsed; runs in a thread. Empty at the end."""
+        batch: list[Entry | _Pictured] = []
+        size = 0
+        end = self._selection.end
+        while len(batch) < BATCH_LINES and size < BATCH_BYTES and (end is None or self._place < end):
+            line = next(self._lines, None)
+            if line is None:
+                break
+            place = self._place
+            self._place += 1
+            if place in self._selection:
+                batch.append(self._parse(line, place))
+                size += len(line.data)
+        return batch
+
+    def _parse(self, line: Line, place: int) -> Entry | _Pictured:
+        if line.problem is not None:
+            return refused_entry(line, place, Refused(None, FailureClass.BAD_INPUT, line.problem))
+        draft = self._normalise(line.data)
+        if isinstance(draft, Refused):
+            return refused_entry(line, place, draft)
+        if not draft.pictures:
+            return text_entry(line, place, draft)
+        return _Pictured(line, place, draft, self._weight(draft))
+
+    def _weight(self, draft: Draft) -> int:
+        total = 0
+        for ref in draft.pictures:
+            if picture_source.is_data_url(ref):
+                total += len(ref.url)
+                continue
+            try:
+                total += Path(picture_source.resolve(ref, self._root)).stat().st_size
+            except (OSError, PictureError):
+                continue  # its turn to be refused comes when it is opened
+        return total
