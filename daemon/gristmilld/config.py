@@ -7,7 +7,6 @@ no log and no traceback, and they can't be serialised, so none can reach the sto
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Literal, NoReturn
 
 import msgspec
@@ -161,9 +160,3 @@ def default_workers() -> int:
     """As many as there are cores that this process may use, up to 8."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(usable, MAX_DEFAULT_WORKERS)
-
-
-def default_state_dir() -> Path:
-    """``$XDG_STATE_HOME/gristmill``, else ``~/.local/state/gristmill``."""
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "gristmill"
