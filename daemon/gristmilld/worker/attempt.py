@@ -1,0 +1,215 @@
+"""One request, from its frame to its outcome: where the queue's words and the upstream's meet.
+
+A request keeps its slot while it waits for an endpoint or for a short retry, and gives it up for a long one. Whatever
+happens it ends in exactly one `Outcome`: a record to commit, or a return to the queue. An error of our own code ends
+in an outcome too, so no request is ever left hanging in a worker that lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+import msgspec
+
+from gristmill.contract import record as records
+from gristmill.contract.failure import Failure, FailureClass
+from gristmill.contract.frame import Refusal, Request
+from gristmill.contract.manifest import Manifest, Timeouts
+from gristmill.queue.replies import Claimed, Finished, Returned
+from gristmilld.logs import fields
+from gristmilld.upstream.body import Body
+from gristmilld.upstream.client import UpstreamClient
+from gristmilld.upstream.endpoint import Endpoint
+from gristmilld.upstream.failures import looks_like_configuration
+from gristmilld.upstream.outcome import TRUNCATED, Answer, FailedCall
+from gristmilld.upstream.pool import EndpointPool
+from gristmilld.upstream.retry import Action, decide
+
+log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S = 1.0
+"""Longest sleep of a request that waits for an endpoint."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of one claimed request in this worker.
+
+    Attributes:
+        claimed: which one.
+        record: its terminal record, or None when it goes back to the queue.
+        charged: attempts that count, made since it was claimed.
+        delay_s: for a return, how long it should wait.
+        failure: the last failed call, or None.
+        pause: why the job must pause for a person, or None.
+        missing: its payload was not in the store.
+    """
+
+    claimed: Claimed
+    record: bytes | None = None
+    charged: int = 0
+    delay_s: float = 0.0
+    failure: Failure | None = None
+    pause: str | None = None
+    missing: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.record is not None and self.failure is None
+
+    def finished(self) -> Finished:
+        assert self.record is not None
+        return Finished(self.claimed.index, self.claimed.run, self.record)
+
+    def returned(self) -> Returned:
+        return Returned(self.claimed.index, self.claimed.claim, int(self.delay_s * 1000), self.charged, self.missing)
+
+    def uncharged(self) -> Outcome:
+        """The same request, put back as if it had not been tried."""
+        return Outcome(self.claimed)
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What a job says about its calls."""
+
+    endpoints: list[str]
+    max_attempts: int
+    timeouts: Timeouts
+    keep_truncated: bool
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Terms:
+        return cls(manifest.endpoints, manifest.max_attempts, manifest.timeouts, manifest.on_truncated == "keep")
+
+
+def refuse(claimed: Claimed, refusal: Refusal) -> Outcome:
+    """The outcome of a line or picture that could not be encoded: failed without a call."""
+    detail = records.Detail(refusal.ordinal, refusal.custom_id, refusal.fingerprint, message=refusal.message)
+    return Outcome(claimed, records.encode(records.Record(refusal.cls, 0, 0, 0, detail)))
+
+
+def poisoned(claimed: Claimed, request: Request) -> Outcome:
+    """The outcome of a request that killed its workers: failed, and never run again."""
+    failure = Failure(FailureClass.POISON, "workers died while running this request alone; it is not run again")
+    return Outcome(claimed, failed_record(request, failure, claimed.attempts))
+
+
+def failed_record(request: Request, failure: Failure, attempts: int) -> bytes:
+    """The record of `request`, failed for good after `attempts`."""
+    call = failure if isinstance(failure, FailedCall) else None
+    detail = records.Detail(
+        request.ordinal,
+        request.custom_id,
+        request.fingerprint,
+        status_code=failure.status_code,
+        request_id=call.request_id if call else None,
+        body=call.body if call else None,
+        message=failure.message,
+        latency_ms=call.latency_ms if call else 0,
+        endpoint=call.endpoint if call else None,
+    )
+    prompt, completion = (call.prompt_tokens, call.completion_tokens) if call else (0, 0)
+    return records.encode(records.Record(failure.cls, attempts, prompt, completion, detail))
+
+
+class Caller:
+    """Makes the calls of requests until each has its outcome.
+
+    Args:
+        client: posts.
+        pool: picks the endpoint, and knows which ones are worth trying.
+    """
+
+    def __init__(self, client: UpstreamClient, pool: EndpointPool) -> None:
+        self._client = client
+        self._pool = pool
+
+    async def run(self, claimed: Claimed, request: Request, body: Body, terms: Terms, recall: asyncio.Event) -> Outcome:
+        """The outcome of `request`; see the module's head.
+
+        Args:
+            claimed: its place in the queue.
+            request: what to call.
+            body: what to send; it can be sent many times.
+            terms: of its job.
+            recall: set when requests that only wait should go back to the queue (drain, pause, cancel).
+        """
+        charged = made = 0
+        fresh = False
+        while True:
+            endpoint = await self._endpoint(terms, recall)
+            if endpoint is None:
+                return Outcome(claimed, charged=charged)
+            with endpoint.begin() as call:
+                call.outcome = await self._client.send(
+                    endpoint, request.path, body, terms.timeouts, wants_json=request.wants_json, fresh=fresh
+                )
+            result = call.outcome  # not what `send` gave: the endpoint may know better what a 5xx was
+            made += 1
+            if isinstance(result, Answer):
+                return _answered(claimed, request, result, terms, claimed.attempts + made)
+            decision = decide(result, claimed.attempts + charged, terms.max_attempts, random.random())
+            charged += decision.charged
+            fresh = decision.action is Action.RETRY_NOW
+            if decision.action is Action.FINAL:
+                record = failed_record(request, result, claimed.attempts + made)
+                return Outcome(claimed, record, charged=charged, failure=result)
+            if decision.action is Action.PAUSE_JOB:
+                why = looks_like_configuration(result) or result.message
+                return Outcome(claimed, charged=charged, failure=result, pause=why)
+            if decision.action is Action.PUT_BACK or await _recalled(recall, decision.delay_s):
+                return Outcome(claimed, charged=charged, delay_s=decision.delay_s, failure=result)
+
+    async def _endpoint(self, terms: Terms, recall: asyncio.Event) -> Endpoint | None:
+        """An endpoint that may be called now, waited for as long as it takes; None when recalled meanwhile."""
+        while True:
+            endpoint = self._pool.pick(terms.endpoints)
+            if endpoint is not None:
+                return endpoint
+            ready_in_s = self._pool.next_ready_in_s(terms.endpoints)
+            wait_s = _LOOK_AGAIN_S if ready_in_s is None else min(max(ready_in_s, 0.01), _LOOK_AGAIN_S)
+            if await _recalled(recall, wait_s * (0.5 + random.random() / 2)):
+                return None
+
+
+async def _recalled(recall: asyncio.Event, wait_s: float) -> bool:
+    """Wait for `wait_s`; True at once when recalled before or meanwhile."""
+    if recall.is_set() or wait_s <= 0:
+        return recall.is_set()
+    try:
+        async with asyncio.timeout(wait_s):
+            await recall.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _answered(claimed: Claimed, request: Request, answer: Answer, terms: Terms, attempts: int) -> Outcome:
+    cls = None
+    message = None
+    if not terms.keep_truncated and TRUNCATED in answer.flags:
+        cls, message = FailureClass.TRUNCATED, "the answer was cut by its token limit"
+    detail = records.Detail(
+        request.ordinal,
+        request.custom_id,
+        request.fingerprint,
+        answer.status_code,
+        answer.request_id,
+        answer.body,
+        message,
+        answer.flags,
+        answer.latency_ms,
+        answer.endpoint,
+    )
+    record = records.Record(cls, attempts, answer.prompt_tokens, answer.completion_tokens, detail)
+    return Outcome(claimed, records.encode(record))
+
+
+def broken(claimed: Claimed, request: Request, terms: Terms, error: Exception) -> Outcome:
+    """The outcome of a request that an error of our own code ended: one charged attempt, and a log line."""
+    log.error("a request failed inside the worker", exc_info=error, extra=fields(index=claimed.index))
+    if claimed.attempts + 1 < terms.max_attempts:
+        return Outcome(claimed, charged=1, delay_s=1.0)
+    failure = Failure(FailureClass.TRANSIENT, f"the worker failed while running it: {type(error).__name__}")
+    return Outcome(claimed, failed_record(request, failure, claimed.attempts + 1), charged=1)

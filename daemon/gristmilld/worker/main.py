@@ -1,0 +1,158 @@
+"""Boots a worker process in the child that the supervisor forked, and takes it down in stages.
+
+SIGTERM drains: nothing more is claimed, calls in flight have the drain budget, the rest goes back to the queue. A
+second SIGTERM, or SIGINT, ends the budget. The end of the supervisor (end of file on its pipe) ends the worker at
+once: its leases are reaped by whoever watches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from gristmill.contract.manifest import Manifest
+from gristmill.queue.leasequeue import LeaseQueue
+from gristmill.queue.store import connect
+from gristmilld import logs
+from gristmilld.clock import monotonic_s
+from gristmilld.config import WorkerSpec
+from gristmilld.upstream.client import UpstreamClient
+from gristmilld.upstream.endpoint import Endpoint
+from gristmilld.upstream.pool import EndpointPool
+from gristmilld.worker.attempt import Caller
+from gristmilld.worker.keeper import Keeper
+from gristmilld.worker.mill import Mill
+from gristmilld.worker.payload import Payloads
+from gristmilld.worker.roster import Roster
+from gristmilld.worker.session import Session
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 0.5
+QUICK_S = 0.0
+
+
+def run_worker(spec: WorkerSpec) -> int:
+    """Work until told to stop; the process's exit code."""
+    logs.set_up(f"worker-{spec.slot}", log_format=spec.config.log_format, level=spec.config.log_level)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_Worker(spec).run())
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, a third cheaper per request, where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+class _Worker:
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._spec = spec
+        self._stop = asyncio.Event()
+        self._quick = asyncio.Event()
+
+    async def run(self) -> int:
+        config = self._spec.config
+        self._watch()
+        redis = connect(config.redis, name=self._spec.token_prefix)
+        renewals = connect(config.redis, name=f"{self._spec.token_prefix}.renew")
+        try:
+            async with UpstreamClient(config.concurrency) as client:
+                pool = EndpointPool(Endpoint(e) for e in config.endpoints)
+                roster = Roster(redis, config.pool, partial(self._open_session, pool), monotonic_s)
+                mill = Mill(
+                    roster,
+                    Payloads(config.allowed_roots),
+                    Caller(client, pool),
+                    slots=config.concurrency,
+                    max_bytes=config.in_flight_bytes,
+                    clock=monotonic_s,
+                )
+                keeper = Keeper(renewals, lambda: list(roster.sessions.values()), lambda: mill.heart_age_s,
+                                config.lease_ttl_s)  # fmt: skip
+                await self._work(mill, keeper)
+        finally:
+            await redis.aclose()
+            await renewals.aclose()
+        return 0
+
+    def _open_session(self, pool: EndpointPool, queue: LeaseQueue, manifest: Manifest) -> Session:
+        ttl_ms = int(self._spec.config.lease_ttl_s * 1000)
+        session = Session(queue, manifest, self._spec.token_prefix, ttl_ms, monotonic_s)
+        if not pool.among(manifest.endpoints):
+            wanted, known = ", ".join(manifest.endpoints) or "any", ", ".join(e.name for e in pool.endpoints) or "none"
+            session.object_to(
+                f"this daemon has no endpoint {wanted} (it has: {known}): add it to the daemon's config, then resume"
+            )
+        return session
+
+    async def _work(self, mill: Mill, keeper: Keeper) -> None:
+        log.info("ready", extra=logs.fields(slots=self._spec.config.concurrency))
+        heart = asyncio.create_task(_beat(self._spec.heartbeat_fd))
+        renewing = asyncio.create_task(keeper.run())
+        pumping = asyncio.create_task(mill.run())
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            ends: set[asyncio.Task[Any]] = {pumping, stopping, renewing, heart}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for task in ends:
+                if task.done():
+                    task.result()  # a fault of ours: let it end the process, the supervisor starts another
+            mill.stop()
+            await pumping
+            await self._drain(mill)
+        finally:
+            for task in (renewing, heart, pumping, stopping):
+                task.cancel()
+
+    async def _drain(self, mill: Mill) -> None:
+        """Drain within the budget; a second signal ends the budget."""
+        log.info("draining", extra=logs.fields(in_flight=mill.in_flight))
+        draining = asyncio.create_task(mill.drain(self._spec.config.drain_s))
+        hurry = asyncio.create_task(self._quick.wait())
+        await asyncio.wait((draining, hurry), return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        if not draining.done():
+            draining.cancel()
+            with suppress(asyncio.CancelledError):
+                await draining
+            await mill.drain(QUICK_S)
+        else:
+            draining.result()
+
+    def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._on_term)
+        loop.add_signal_handler(signal.SIGINT, self._on_int)
+        loop.add_reader(self._spec.parent_fd, partial(self._on_parent, self._spec.parent_fd))
+
+    def _on_term(self) -> None:
+        if self._stop.is_set():
+            self._quick.set()
+        self._stop.set()
+
+    def _on_int(self) -> None:
+        self._stop.set()
+        self._quick.set()
+
+    @staticmethod
+    def _on_parent(parent_fd: int) -> None:
+        if not os.read(parent_fd, 1):
+            os._exit(1)
+
+
+async def _beat(heartbeat_fd: int) -> None:
+    """Tell the supervisor that this loop turns."""
+    while True:
+        with suppress(BlockingIOError):
+            os.write(heartbeat_fd, b".")
+        await asyncio.sleep(HEARTBEAT_S)

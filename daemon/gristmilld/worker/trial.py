@@ -1,0 +1,65 @@
+"""The first requests of a job go out alone, so that a wrong setup is found before it burns a million rows.
+
+Their outcomes are held back until the trial is decided. One good answer passes it. If all of them failed alike in a
+shape that a wrong URL, model, proxy or server setting gives, the trial fails: nothing is committed, the requests go
+back uncharged, and the job pauses with a diagnosis. Failures that differ, or that only their own rows explain, pass.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from gristmill.contract.failure import Failure
+from gristmilld.upstream.failures import looks_like_configuration
+from gristmilld.upstream.outcome import FailedCall, Shape
+from gristmilld.worker.attempt import Outcome
+
+_ROW_SHAPES = frozenset({Shape.CONTEXT, Shape.NO_IMAGES, Shape.NOT_AN_ANSWER, Shape.STREAM})
+"""Shapes that single rows can have as well: only a whole trial of them speaks of the setup."""
+
+
+class Verdict(StrEnum):
+    OPEN = "open"
+    PASSED = "passed"
+    FAILED = "failed"
+
+
+class Trial:
+    """The requests of a job that are out alone, and what has come of them.
+
+    Args:
+        size: how many the job sends alone (`Manifest.first_alone`).
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._expected = 0
+        self.held_back: list[Outcome] = []
+
+    def expect(self, count: int) -> None:
+        """`count` more requests went out."""
+        self._expected += count
+
+    def add(self, outcome: Outcome) -> Verdict:
+        """One of them ended; the verdict after it."""
+        self.held_back.append(outcome)
+        if outcome.ok:
+            return Verdict.PASSED
+        if len(self.held_back) < self._expected:
+            return Verdict.OPEN
+        return Verdict.FAILED if self.diagnosis() else Verdict.PASSED
+
+    def diagnosis(self) -> str | None:
+        """What is wrong with the setup, in a sentence, when every outcome says the same."""
+        failures = [o.failure for o in self.held_back]
+        seen = {(_shape(f), looks_like_configuration(f) if f else None) for f in failures}
+        if len(seen) != 1:
+            return None
+        shape, sentence = seen.pop()
+        if shape in _ROW_SHAPES and len(failures) < self._size:
+            return None
+        return sentence
+
+
+def _shape(failure: Failure | None) -> Shape | None:
+    return failure.shape if isinstance(failure, FailedCall) else None
