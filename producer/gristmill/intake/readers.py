@@ -14,12 +14,13 @@ import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import zstandard
 
 from gristmill.intake.errors import InputError
 from gristmill.intake.options import DEFAULT_MAX_LINE_BYTES
+from gristmill.intake.zstd_stream import ZstdStream
 
 BUFFER_BYTES = 1 << 20
 _HEAD_OF_LONG_LINE_BYTES = 64 << 10
@@ -66,7 +67,7 @@ def open_lines(
         with path.open("rb", buffering=BUFFER_BYTES) as file:
             stream = _uncompressed(path, cast("io.BufferedReader", file))
             _refuse_foreign(path, stream.peek(16)[:16])
-            _advance(path, stream, offset)
+            _advance(path, stream, offset, seek=stream is file)
             yield from _lines(stream, offset, number, max_line_bytes)
     except _DAMAGE as error:
         raise InputError(f"{path} is damaged or cut short: its compressed data can't be read to the end") from error
@@ -79,8 +80,7 @@ def _uncompressed(path: Path, file: io.BufferedReader) -> io.BufferedReader:
     if head.startswith(_GZIP):
         return io.BufferedReader(cast("io.RawIOBase", gzip.GzipFile(fileobj=file)), BUFFER_BYTES)
     if head == _ZSTD:
-        reader: IO[bytes] = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-        return io.BufferedReader(cast("io.RawIOBase", reader), BUFFER_BYTES)
+        return io.BufferedReader(ZstdStream(file), BUFFER_BYTES)
     return file
 
 
@@ -92,17 +92,17 @@ def _refuse_foreign(path: Path, head: bytes) -> None:
             raise InputError(f"{path} is {what}: the input must be JSON lines, plain, .gz or .zst")
 
 
-def _advance(path: Path, stream: io.BufferedReader, offset: int) -> None:
-    """Stand at `offset`; a byte order mark at the very beginning is passed over."""
-    if stream.seekable() and offset:
+def _advance(path: Path, stream: io.BufferedReader, offset: int, *, seek: bool) -> None:
+    """Stand at `offset`; only a plain file can `seek`, and it would also seek beyond its end."""
+    left = offset
+    if seek and offset <= path.stat().st_size:
         stream.seek(offset)
-    else:
-        left = offset
-        while left:
-            piece = stream.read(min(left, BUFFER_BYTES))
-            if not piece:
-                raise InputError(f"{path} ends before byte {offset}, where the work had stopped: was it replaced?")
-            left -= len(piece)
+        return
+    while left:
+        piece = stream.read(min(left, BUFFER_BYTES))
+        if not piece:
+            raise InputError(f"{path} ends before byte {offset}, where the work had stopped: was it replaced?")
+        left -= len(piece)
 
 
 def _lines(stream: io.BufferedReader, offset: int, number: int, cap: int) -> Iterator[Line]:
