@@ -91,7 +91,7 @@ def broken_lines(folder: Path) -> Iterator[tuple[str, str, str]]:
     yield "a PNG cut in half", "bad_image", spoiled("half.png", png[: len(png) // 2])
     yield "a text file named .jpg", "bad_image", spoiled("text.jpg", b"This is no picture.\n")
     yield "an empty picture", "bad_image", spoiled("empty.png", b"")
-    yield "a picture that is not there", "bad_input", json.dumps({"prompt": "And?", "image": str(folder / "gone.jpg")})
+    yield "a picture that is not there", "bad_image", json.dumps({"prompt": "And?", "image": str(folder / "gone.jpg")})
     yield "a line cut short", "bad_input", '{"prompt": "What is th'
     yield "a list, not an object", "bad_input", '["What is this?"]'
     yield "an object without a request", "bad_input", '{"question": "What is this?"}'
