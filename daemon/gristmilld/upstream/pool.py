@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gristmill.contract.url import normalise_base_url
+from gristmilld.config import EndpointConfig
 from gristmilld.upstream.endpoint import Endpoint
 
 
@@ -25,7 +26,10 @@ class EndpointPool:
         self._turn = 0
 
     def among(self, allowed: Sequence[str] | None) -> tuple[Endpoint, ...]:
-        """The endpoints that a job may use: by name or base URL; all when it names none; none when none is known."""
+        """The endpoints that a job may use: by name or base URL; all when it names none; none for unknown names.
+
+        A base URL that is not configured is called all the same, without a key: a job can't borrow one.
+        """
         if not allowed:
             return self.endpoints
         key = tuple(allowed)
@@ -61,9 +65,14 @@ class EndpointPool:
     def _choose(self, allowed: tuple[str, ...]) -> tuple[Endpoint, ...]:
         chosen: dict[str, Endpoint] = {}
         for name in allowed:
-            found = [self._by_name[name]] if name in self._by_name else self._by_url.get(_base_url(name), [])
+            found = [self._by_name[name]] if name in self._by_name else self._at(_base_url(name))
             chosen.update((e.name, e) for e in found)
         return tuple(chosen.values())
+
+    def _at(self, url: str) -> list[Endpoint]:
+        if url and url not in self._by_url:
+            self._by_url[url] = [Endpoint(EndpointConfig(name=url, url=url))]
+        return self._by_url.get(url, [])
 
 
 def _base_url(text: str) -> str:

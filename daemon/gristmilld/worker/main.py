@@ -54,6 +54,23 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
+def session_opener(
+    pool: EndpointPool, token_prefix: str, lease_ttl_s: float
+) -> Callable[[LeaseQueue, Manifest], Session]:
+    """Makes the session of a job; a job whose endpoints are all unknown here is paused with a sentence."""
+
+    def open_session(queue: LeaseQueue, manifest: Manifest) -> Session:
+        session = Session(queue, manifest, token_prefix, int(lease_ttl_s * 1000), monotonic_s)
+        if not pool.among(manifest.endpoints):
+            wanted, known = ", ".join(manifest.endpoints) or "any", ", ".join(e.name for e in pool.endpoints) or "none"
+            session.object_to(
+                f"this daemon has no endpoint {wanted} (it has: {known}): add it to the daemon's config, then resume"
+            )
+        return session
+
+    return open_session
+
+
 class _Worker:
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec
@@ -68,7 +85,9 @@ class _Worker:
         try:
             async with UpstreamClient(config.concurrency) as client:
                 pool = EndpointPool(Endpoint(e) for e in config.endpoints)
-                roster = Roster(redis, config.pool, partial(self._open_session, pool), monotonic_s)
+                roster = Roster(
+                    redis, config.pool, session_opener(pool, self._spec.token_prefix, config.lease_ttl_s), monotonic_s
+                )
                 mill = Mill(
                     roster,
                     Payloads(config.allowed_roots),
@@ -84,16 +103,6 @@ class _Worker:
             await redis.aclose()
             await renewals.aclose()
         return 0
-
-    def _open_session(self, pool: EndpointPool, queue: LeaseQueue, manifest: Manifest) -> Session:
-        ttl_ms = int(self._spec.config.lease_ttl_s * 1000)
-        session = Session(queue, manifest, self._spec.token_prefix, ttl_ms, monotonic_s)
-        if not pool.among(manifest.endpoints):
-            wanted, known = ", ".join(manifest.endpoints) or "any", ", ".join(e.name for e in pool.endpoints) or "none"
-            session.object_to(
-                f"this daemon has no endpoint {wanted} (it has: {known}): add it to the daemon's config, then resume"
-            )
-        return session
 
     async def _work(self, mill: Mill, keeper: Keeper) -> None:
         log.info("ready", extra=logs.fields(slots=self._spec.config.concurrency))
