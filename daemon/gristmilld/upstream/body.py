@@ -8,8 +8,9 @@ not large, is sent as one piece of bytes, which is what aiohttp does fastest.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 import pybase64
 from aiohttp import Payload
@@ -29,20 +30,43 @@ class UploadStalledError(TimeoutError):
 
 
 class Body:
-    """One request's body: ``pieces[0] + b64(images[0]) + pieces[1] + ... + pieces[-1]``. It can be sent many times.
+    """One request's body: ``pieces[0] + b64(images[0]) + pieces[1] + ... + pieces[-1]``.
+
+    A body without pictures can be sent many times. One with pictures is sent once: they are dropped as soon as they
+    are on their way, for the answer may take minutes. As a context it drops them at the latest when it is left.
 
     Attributes:
         size: bytes as they will be sent.
+        on_drop: called once, when the pictures are dropped.
     """
 
-    __slots__ = ("images", "pieces", "size")
+    __slots__ = ("images", "on_drop", "pieces", "size")
 
-    def __init__(self, pieces: Sequence[bytes], images: Sequence[ReadableBuffer] = ()) -> None:
+    def __init__(
+        self,
+        pieces: Sequence[bytes],
+        images: Sequence[ReadableBuffer] = (),
+        on_drop: Callable[[], None] | None = None,
+    ) -> None:
         if len(pieces) != len(images) + 1:
             raise ValueError(f"a body of {len(images)} pictures has {len(images) + 1} pieces, not {len(pieces)}")
         self.pieces = pieces
         self.images = [memoryview(i).cast("B") for i in images]
         self.size = sum(map(len, pieces)) + sum((len(i) + 2) // 3 * 4 for i in self.images)
+        self.on_drop = on_drop
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.drop()
+
+    def drop(self) -> None:
+        """Let go of the pictures; a second call is fine."""
+        self.images = []
+        on_drop, self.on_drop = self.on_drop, None
+        if on_drop is not None:
+            on_drop()
 
     def __repr__(self) -> str:
         return f"Body({self.size} bytes, {len(self.images)} pictures)"
@@ -76,11 +100,14 @@ class _PieceWise(Payload):
             UploadStalledError: the server took nothing for `idle_s`.
         """
         body: Body = self._value
-        for piece, image in zip(body.pieces, body.images, strict=False):
+        for i, piece in enumerate(body.pieces[:-1]):
             await self._write_plain(writer, piece)
+            image = body.images[i]
             for start in range(0, len(image), CHUNK_BYTES):
                 await self._write_chunk(writer, pybase64.b64encode(image[start : start + CHUNK_BYTES]))
+            del image
         await self._write_plain(writer, body.pieces[-1])
+        body.drop()
 
     async def _write_plain(self, writer: AbstractStreamWriter, piece: bytes) -> None:
         if len(piece) <= WHOLE_BYTES:

@@ -6,7 +6,7 @@ Three mechanisms, each with its own cause:
   from `COOL_BASE_S` to `COOL_CAP_S` with each cohort that is refused again; Retry-After is the floor.
 - **Limit** (additive increase, multiplicative decrease) after overload: halved, at most once per *cohort*, which is
   everything in flight when it was last halved; otherwise one bad moment of 256 requests would halve it eight times.
-  While it binds, it grows by one per good answer up to the last level that worked, then by one per round of answers.
+  While it is used, it grows by one per good answer up to the last level that worked, then by one per round of answers.
 - **Breaker** after `DOWN_AFTER` connects failed in a row, or `BROKEN_AFTER` answers in a row were 5xx at the smallest
   limit: nothing is sent for a time that doubles from `OPEN_BASE_S` to `OPEN_CAP_S`; then one request is let through as
   a probe. Its answer closes the breaker, its failure opens it again. As an answer may take minutes, another probe is
@@ -75,8 +75,8 @@ class Limits:
     """The state of one endpoint; `outstanding` is the number of its calls in flight."""
 
     __slots__ = ("_broken", "_burst", "_cohort", "_cool_streak", "_down", "_good_since_shrink", "_last_bad_s",
-                 "_open_streak", "_probe_until_s", "_threshold", "ceiling", "cool_until_s", "limit", "open_until_s",
-                 "outstanding")  # fmt: skip
+                 "_open_streak", "_peak", "_probe_until_s", "_round", "_threshold", "ceiling", "cool_until_s", "limit",
+                 "open_until_s", "outstanding")  # fmt: skip
 
     def __init__(self, ceiling: int = 0) -> None:
         self.ceiling: float = ceiling or float("inf")
@@ -93,6 +93,8 @@ class Limits:
         self._probe_until_s = 0.0
         self._threshold = self.ceiling
         self._good_since_shrink = True
+        self._peak = 0
+        self._round = 0
         self._burst: deque[tuple[float, bool]] = deque()
         self._last_bad_s = 0.0
 
@@ -117,6 +119,8 @@ class Limits:
     def begin(self, now_s: float) -> Pass:
         """Count a call as in flight."""
         self.outstanding += 1
+        if self.outstanding > self._peak:
+            self._peak = self.outstanding
         probe = self.open_until_s is not None
         if probe:
             self._probe_until_s = now_s + PROBE_EVERY_S
@@ -243,6 +247,7 @@ class Limits:
             self._threshold = limit
         self._good_since_shrink = False
         self.limit = limit
+        self._peak = self._round = 0
         self._cohort += 1
 
     def _recover(self, now_s: float) -> None:
@@ -250,9 +255,18 @@ class Limits:
         if self.cool_until_s and now_s >= self.cool_until_s:
             self.cool_until_s = 0.0
             self._cool_streak = 0
-        if self.limit < self.ceiling and self.outstanding + 1 >= self.limit // 1:
+        if self.limit < self.ceiling:
+            self._grow()
+
+    def _grow(self) -> None:
+        """Let the limit grow if it is used: if more than half of it was in flight within the last round of answers."""
+        if self._peak * 2 >= self.limit:
             step = 1.0 if self.limit < self._threshold else 1.0 / self.limit
             self.limit = min(self.ceiling, self.limit + step)
+        self._round += 1
+        if self._round >= self.limit:
+            self._round = 0
+            self._peak = self.outstanding
 
     # -- bursts ---------------------------------------------------------------------------------------------------
 

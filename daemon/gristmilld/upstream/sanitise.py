@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import re
 
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^A-Za-z\d_.\- ]+")
-_MAX_CODE_CHARS = 60
+_CODE = re.compile(r"[A-Za-z][A-Za-z_.-]{0,59}")
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 VOCABULARY = frozenset(
     """
@@ -34,7 +34,6 @@ VOCABULARY = frozenset(
 
 def safe_code(code: object) -> str | None:
     """`code` when it is made of known words alone, else None."""
-    if not isinstance(code, str) or not code or len(code) > _MAX_CODE_CHARS:
+    if not isinstance(code, str) or not _CODE.fullmatch(code):
         return None
-    words = _WORDS.findall(code)
-    return code if words and all(w.lower() in VOCABULARY for w in words) else None
+    return code if all(w.lower() in VOCABULARY for w in _WORDS.findall(code)) else None
