@@ -63,14 +63,12 @@ class Patience:
 class FeederStore:
     """A job's queue as the feeder uses it. `take` before all else; `release` when done, also after a failure."""
 
-    def __init__(
-        self, queue: LeaseQueue, token: str, holder: str, report: Report, *, ttl_ms: int = LEASE_TTL_MS
-    ) -> None:
+    def __init__(self, queue: LeaseQueue, token: str, holder: str, report: Report) -> None:
         self.queue = queue
         self.token = token
         self._holder = holder
         self._report = report
-        self._ttl_ms = ttl_ms
+        self._ttl_ms = LEASE_TTL_MS
         self._renewing: asyncio.Task[None] | None = None
         self._lost: FeedError | None = None
 
