@@ -8,15 +8,15 @@ suffix     type     content
 m          hash     the job's counters, marks, state and the feeder's and collector's leases
 spec       string   the manifest, JSON, immutable
 s:<ptok>   hash     a feeder's stage for one run (TTL 600 s until sealed)
-p:<run>    hash     payload run: index -> frame, ``i:<sha>`` -> image bytes, ``#`` -> bytes held
-x          zset     run -> its first index
+p:<run>    hash     payload run: index -> frame, ``i:<sha>`` -> image bytes, ``#`` -> bytes held, ``#n`` -> frames
+x          zset     "run,average bytes per request" -> its first index
 d          bitmap   done bit per index
 k          bitmap   acked bit per index
 w          zset     worker token -> lease deadline, ms of the store's clock
-h:<tok>    hash     index -> claim number: what that token holds
+h:<tok>    hash     index -> claim number (negative: as a suspect): what that token holds
 q          zset     waiting index -> ready-at ms
 qs         zset     waiting suspect index -> ready-at ms
-a          hash     index -> attempts, crashes and cohort; only indices with history have a field
+a          hash     index -> "attempts,crashes,cohort,crashes alone"; only indices with history
 r:<block>  hash     result block: index -> record, ``#`` -> bytes held
 u          set      blocks that hold records not yet acked
 =========  =======  =====================================================================================
@@ -44,6 +44,11 @@ def daemon(daemon_id: str) -> str:
 def endpoint(name: str) -> str:
     """Hash: shared state of one endpoint (models, cool-down); has a TTL."""
     return f"gm:ep:{name}"
+
+
+def feed(job: str) -> str:
+    """String: what the job's feeder says of its work (`gristmill.queue.feedstats`); has a TTL."""
+    return f"gm:feed:{job}"
 
 
 class JobKeys:
