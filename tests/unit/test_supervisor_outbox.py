@@ -7,7 +7,8 @@ import os
 import msgspec
 import pytest
 
-from gristmilld.supervisor.outbox import Notice, Outbox
+from gristmilld.control.notices import Notice
+from gristmilld.supervisor.outbox import Outbox
 
 
 class Control:

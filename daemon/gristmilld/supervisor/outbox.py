@@ -12,13 +12,7 @@ import os
 
 import msgspec
 
-
-class Notice(msgspec.Struct, frozen=True):
-    """Worker `prefix` is dead: every lease token that starts with it is to be given up, as suspect when it crashed."""
-
-    number: int
-    prefix: str
-    crashed: bool
+from gristmilld.control.notices import Notice
 
 
 class Outbox:

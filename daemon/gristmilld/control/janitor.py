@@ -1,0 +1,138 @@
+"""Does for every job what nobody may be left to do: ends leases that ran out, settles, expires, frees and mends.
+
+Everything here is safe to repeat and to do twice at once, so each daemon does it, for all pools; rounds have jitter,
+lest they keep step. *Rounds* look at the jobs that workers look at. A *sweep*, less often, looks at all others, for
+what a client left half done when it died: a row without a job, an ended job with payload, a removal not finished, a
+running job that no worker can find.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from redis.asyncio import Redis
+
+from gristmill.contract.frame import FormatError
+from gristmill.contract.keys import JobKeys
+from gristmill.contract.lifecycle import TERMINAL, JobState
+from gristmill.queue import registry
+from gristmill.queue.errors import JobNotFoundError
+from gristmill.queue.handle import Handle
+from gristmill.queue.leasequeue import LeaseQueue
+from gristmill.queue.replies import JobSnapshot
+from gristmilld.clock import Clock
+from gristmilld.control.reaper import Reaper
+from gristmilld.control.storewatch import StoreWatch
+from gristmilld.logs import fields
+
+log = logging.getLogger(__name__)
+
+CANCEL_GRACE_S = 30.0
+"""A job that is being cancelled waits so long for what is in flight."""
+
+
+class Janitor:
+    """See the module's head.
+
+    Args:
+        redis: the store.
+        reaper: whose graves are visited in each round.
+        watch: knows how long the store has been well.
+        lease_ttl_s: nothing is reaped for its age before the store has been well for so long.
+        clock: monotonic.
+    """
+
+    def __init__(self, redis: Redis, reaper: Reaper, watch: StoreWatch, lease_ttl_s: float, clock: Clock) -> None:
+        self._redis = redis
+        self._reaper = reaper
+        self._watch = watch
+        self._lease_ttl_s = lease_ttl_s
+        self._clock = clock
+        self._cancelling_since_s: dict[str, float] = {}
+        self._deadlines_ms: dict[tuple[str, str], int] = {}
+        self._tidy: set[str] = set()
+
+    async def round(self) -> None:
+        """Look once at every job that workers look at.
+
+        Raises:
+            RedisError, OSError: the store is in trouble.
+        """
+        await self._reaper.visit_graves()
+        jobs = await registry.runnable(self._redis)
+        self._cancelling_since_s = {j: s for j, s in self._cancelling_since_s.items() if j in jobs}
+        self._deadlines_ms = {key: d for key, d in self._deadlines_ms.items() if key[0] in jobs}
+        for job in jobs:
+            try:
+                await self._look_after(await LeaseQueue.attach(self._redis, job))
+            except JobNotFoundError:
+                await registry.unmark_runnable(self._redis, job)
+            except FormatError as error:
+                log.debug("job %s is left alone: %s", job, error)
+
+    async def _look_after(self, queue: LeaseQueue) -> None:
+        if self._watch.well_for_s >= self._lease_ttl_s:
+            ended = await queue.reap_expired()
+            if ended:
+                log.info("leases of lost workers ended", extra=fields(job=queue.job, leases=ended))
+        seen = await queue.snapshot()
+        if seen.state is JobState.CANCELLING:
+            await self._settle(queue)
+        elif seen.state in TERMINAL:
+            await registry.unmark_runnable(self._redis, queue.job)
+        elif await self._is_late(queue, seen):
+            await queue.expire()
+            log.info("the deadline of a job has passed", extra=fields(job=queue.job))
+
+    async def _settle(self, queue: LeaseQueue) -> None:
+        since_s = self._cancelling_since_s.setdefault(queue.job, self._clock())
+        reply = await queue.settle(force=self._clock() - since_s >= CANCEL_GRACE_S)
+        if reply.state is JobState.CANCELLED:
+            log.info("a job is cancelled", extra=fields(job=queue.job))
+
+    async def _is_late(self, queue: LeaseQueue, seen: JobSnapshot) -> bool:
+        key = (queue.job, queue.epoch)
+        if key not in self._deadlines_ms:
+            self._deadlines_ms[key] = (await queue.manifest()).deadline_ms
+        return 0 < self._deadlines_ms[key] <= seen.now_ms
+
+    async def sweep(self) -> None:
+        """Look once at all other jobs.
+
+        Raises:
+            RedisError, OSError: the store is in trouble.
+        """
+        await registry.tidy_jobs(self._redis)
+        runnable = set(await registry.runnable(self._redis))
+        rows = [row.job for row in await registry.list_jobs(self._redis)]
+        self._tidy = (self._tidy & set(rows)) - runnable
+        for job in rows:
+            if job not in runnable and job not in self._tidy:
+                await self._mend(job)
+
+    async def _mend(self, job: str) -> None:
+        try:
+            queue = await LeaseQueue.attach(self._redis, job)
+            seen = await queue.snapshot()
+        except JobNotFoundError:
+            await self._finish_removal(job)
+            return
+        except FormatError as error:
+            log.debug("job %s is left alone: %s", job, error)
+            return
+        if seen.state not in TERMINAL:
+            await registry.mark_runnable(self._redis, job, (await queue.manifest()).priority)
+        elif seen.state is not JobState.COMPLETE and seen.payload_bytes:
+            await queue.settle()
+        else:
+            self._tidy.add(job)
+
+    async def _finish_removal(self, job: str) -> None:
+        """A job that says `deleting` can't be attached to any more, and its removal may have died half way."""
+        keys = JobKeys(job)
+        found: Any = await self._redis.hmget(keys.meta, ["epoch", "state"])
+        epoch, state = found
+        if epoch is not None and state == JobState.DELETING.encode():
+            await LeaseQueue(Handle(self._redis, keys, epoch.decode(), block_size=1)).remove()
+            log.info("the removal of a job is finished", extra=fields(job=job))
