@@ -307,3 +307,31 @@ async def test_a_picture_by_reference_that_is_not_what_it_was_fails_its_row(
     assert records[0].cls is FailureClass.BAD_INPUT
     assert str(path) in (records[0].detail.message or "")
     assert records[1].ok
+
+
+async def test_pictures_leave_memory_once_they_are_sent(redis: Redis) -> None:
+    """All requests are in flight at once although their pictures do not fit the gate together."""
+    data = saved(quarters(600, 400), "PNG", compress_level=0)
+    sha = hashlib.sha256(data).hexdigest()[:32]
+    head, tail = b'{"model":"standin","messages":[{"role":"user","content":[', b'"}}]}]}'
+    head += b'{"type":"image_url","image_url":{"url":"data:image/png;base64,'
+    request = [
+        Request(i, None, bytes(16), "/chat/completions", [head, tail], [Image(sha, len(data))]) for i in range(16)
+    ]
+    async with Standin(latency=1.0) as standin, worker(redis, standin.url, slots=16, picture_bytes=3 * len(data)):
+        queue = await sealed_job(redis, request, images={sha: data}, first_alone=0)
+        await wait_until(lambda: standin.stats["in_flight"] == 16, description="all are in flight")
+        await until(queue, JobState.COMPLETE)
+    assert (await queue.snapshot()).failed == 0
+
+
+async def test_a_picture_that_is_gone_from_the_store_pauses_the_job(redis: Redis) -> None:
+    """A damaged run is a person's business: no row is failed for it."""
+    async with Standin() as standin:
+        request = Request(0, None, bytes(16), "/chat/completions", [b"{", b"}"], [Image("ab" * 16, 9)])
+        queue = await sealed_job(redis, [request], images={"ab" * 16: b"123456789"}, first_alone=0)
+        await redis.hdel(queue.keys.payload(0), "i:" + "ab" * 16)
+        async with worker(redis, standin.url):
+            await until(queue, JobState.PAUSED)
+    snapshot = await queue.snapshot()
+    assert (snapshot.reason, snapshot.missing, snapshot.done) == (PauseReason.STORE, 1, 0)

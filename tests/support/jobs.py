@@ -90,7 +90,7 @@ class Worker:
         self.pool = EndpointPool(Endpoint(c) for c in configs)
         opener = session_opener(self.pool, prefix, options.pop("lease_ttl_s", 30.0))
         self.roster = Roster(redis, options.pop("pool", "default"), opener, monotonic_s)
-        payloads = Payloads(options.pop("allowed_roots", ()))
+        payloads = Payloads(options.pop("allowed_roots", ()), options.pop("picture_bytes", 64 << 20))
         settings: dict[str, Any] = {"slots": 32, "max_bytes": 64 << 20, "clock": monotonic_s, **options}
         self.mill = Mill(self.roster, payloads, Caller(client, self.pool), **settings)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -28,6 +29,9 @@ from gristmilld.upstream.pool import EndpointPool
 from gristmilld.upstream.retry import Action, decide
 
 log = logging.getLogger(__name__)
+
+Loader = Callable[[], Awaitable[Body | Failure]]
+"""Makes the body of a request for one attempt, or says why it cannot be sent."""
 
 _LOOK_AGAIN_S = 1.0
 """Longest sleep of a request that waits for an endpoint."""
@@ -125,13 +129,15 @@ class Caller:
         self._client = client
         self._pool = pool
 
-    async def run(self, claimed: Claimed, request: Request, body: Body, terms: Terms, recall: asyncio.Event) -> Outcome:
+    async def run(
+        self, claimed: Claimed, request: Request, load: Loader, terms: Terms, recall: asyncio.Event
+    ) -> Outcome:
         """The outcome of `request`; see the module's head.
 
         Args:
             claimed: its place in the queue.
             request: what to call.
-            body: what to send; it can be sent many times.
+            load: makes the body for one attempt.
             terms: of its job.
             recall: set when requests that only wait should go back to the queue (drain, pause, cancel).
         """
@@ -142,9 +148,13 @@ class Caller:
             if endpoint is None:
                 return Outcome(claimed, charged=charged)
             with endpoint.begin() as call:
-                call.outcome = await self._client.send(
-                    endpoint, request.path, body, terms.timeouts, wants_json=request.wants_json, fresh=fresh
-                )
+                body = await load()
+                if isinstance(body, Failure):
+                    return Outcome(claimed, failed_record(request, body, claimed.attempts + made), failure=body)
+                with body:
+                    call.outcome = await self._client.send(
+                        endpoint, request.path, body, terms.timeouts, wants_json=request.wants_json, fresh=fresh
+                    )
             result = call.outcome  # not what `send` gave: the endpoint may know better what a 5xx was
             made += 1
             if isinstance(result, Answer):

@@ -90,7 +90,7 @@ class _Worker:
                 )
                 mill = Mill(
                     roster,
-                    Payloads(config.allowed_roots),
+                    Payloads(config.allowed_roots, config.in_flight_bytes),
                     Caller(client, pool),
                     slots=config.concurrency,
                     max_bytes=config.in_flight_bytes,

@@ -13,16 +13,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from functools import partial
 
 from gristmill.contract import frame as frames
-from gristmill.contract.failure import Failure
 from gristmill.contract.frame import FormatError, Request
 from gristmill.queue.replies import Claimed
 from gristmill.queue.store import OUTAGES
 from gristmilld.clock import Clock
 from gristmilld.logs import fields
-from gristmilld.worker.attempt import Caller, Outcome, broken, failed_record, poisoned, refuse
-from gristmilld.worker.payload import PayloadGoneError, Payloads, wanted_images
+from gristmilld.worker.attempt import Caller, Outcome, broken, poisoned, refuse
+from gristmilld.worker.payload import PayloadGoneError, Payloads
 from gristmilld.worker.roster import Roster
 from gristmilld.worker.session import Session, Taken
 
@@ -46,7 +46,7 @@ class Mill:
         payloads: makes bodies.
         caller: makes calls.
         slots: most requests in flight.
-        max_bytes: most bytes of bodies in flight.
+        max_bytes: most bytes of text in flight; pictures have their own gate (`payload`).
         clock: monotonic.
     """
 
@@ -110,7 +110,7 @@ class Mill:
         taken = await session.claim(self._free_slots, max(1, self._max_bytes - self._bytes), suspects=idle)
         self._last_claim_s = now_s = self._clock()
         session.claimed(now_s, found=bool(taken), longest_s=EMPTY_BACKOFF_S)
-        await self._dispatch(session, taken)
+        self._dispatch(session, taken)
 
     def _may_claim(self, now_s: float) -> bool:
         """Whether there is room: slots (a few at a time, or what there is after a while) and bytes."""
@@ -132,20 +132,14 @@ class Mill:
 
     # -- from a claim to tasks ------------------------------------------------------------------------------------
 
-    async def _dispatch(self, session: Session, taken: Iterable[Taken]) -> None:
+    def _dispatch(self, session: Session, taken: Iterable[Taken]) -> None:
         requests = [pair for one in taken if (pair := self._open(session, one))]
         if not requests:
             return
         session.on_trial(len(requests))
-        wanted = wanted_images((claimed.run, request) for claimed, request in requests)
-        if wanted:
-            try:
-                await self._payloads.prefetch(session.queue, wanted)
-            except OUTAGES:
-                log.warning("pictures are fetched one by one, the store did not answer", extra=fields(job=session.job))
         for claimed, request in requests:
             self._free_slots -= 1
-            self._bytes += request.body_bytes
+            self._bytes += request.text_bytes
             task = asyncio.create_task(self._run(session, claimed, request))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -181,22 +175,20 @@ class Mill:
         except Exception as error:  # noqa: BLE001 - whatever it is, the request must get its outcome
             outcome = broken(claimed, request, session.terms, error)
         self._free_slots += 1
-        self._bytes -= request.body_bytes
+        self._bytes -= request.text_bytes
         session.conclude(outcome)
         if self._free_slots == self._refill or session.batch_full or session.settle_due:
             self._bell.set()
 
     async def _outcome(self, session: Session, claimed: Claimed, request: Request) -> Outcome:
         try:
-            body = await self._payloads.body(session.queue, claimed.run, request)
+            load = partial(self._payloads.body, session.queue, claimed.run, request)
+            return await self._caller.run(claimed, request, load, session.terms, session.recall)
         except PayloadGoneError as error:
             log.warning("a picture is not in the store: %s", error, extra=fields(job=session.job, index=claimed.index))
             return Outcome(claimed, missing=True)
         except OUTAGES:
-            return Outcome(claimed, delay_s=1.0)
-        if isinstance(body, Failure):
-            return Outcome(claimed, failed_record(request, body, claimed.attempts))
-        return await self._caller.run(claimed, request, body, session.terms, session.recall)
+            return Outcome(claimed, delay_s=1.0)  # its pictures could not be fetched
 
     # -- the end --------------------------------------------------------------------------------------------------
 

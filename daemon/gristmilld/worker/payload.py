@@ -1,8 +1,13 @@
-"""From frames to bodies: decodes what was claimed and brings its pictures together.
+"""From frames to bodies: brings a request's pictures together just before they are sent, and drops them once they are.
 
-Pictures that lie in the store are fetched once per run and kept, up to a number of bytes, for the requests that share
-them. Pictures by reference are read from the file, beneath the roots that this daemon allows and without following a
-link out of them; a file that is not the one the producer saw is the request's own failure.
+Pictures are what fills a worker's memory, so their bytes pass a gate: a request enters with the size of its pictures
+and leaves when the last byte is on its way to the server, however long the answer takes. A thousand requests can be in
+flight while the pictures of a few are in memory; one that is tried again brings its pictures once more.
+
+Pictures that lie in the store are asked for together: all that the requests of one turn of the loop want go out in one
+round trip, and hot ones are kept for a while, up to a number of bytes. Pictures by reference are read from the file,
+beneath the roots that this daemon allows and without following a link out of them; a file that is not the one the
+producer saw is the request's own failure.
 """
 
 from __future__ import annotations
@@ -10,13 +15,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gristmill.contract.failure import Failure, FailureClass
 from gristmill.contract.frame import Image, Request
-from gristmill.queue.leasequeue import LeaseQueue
+from gristmill.queue import LeaseQueue
 from gristmilld.upstream.body import Body
 
 CACHE_BYTES = 64 << 20
@@ -26,61 +31,150 @@ class PayloadGoneError(Exception):
     """The store does not hold a picture of a frame that it holds: the run is damaged."""
 
 
+class Gate:
+    """Lets bytes in up to a limit, first come first served; something larger than the limit goes in alone."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.inside_bytes = 0
+
+    async def enter(self, size: int) -> None:
+        """Wait until there is room for `size` bytes and take it."""
+        if not self._waiting and self._fits(size):
+            self.inside_bytes += size
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.leave(size)
+            raise
+
+    def leave(self, size: int) -> None:
+        """Give back what `enter` took."""
+        self.inside_bytes -= size
+        while self._waiting:
+            wanted, turn = self._waiting[0]
+            if not turn.cancelled():
+                if not self._fits(wanted):
+                    return
+                self.inside_bytes += wanted
+                turn.set_result(None)
+            self._waiting.popleft()
+
+    def _fits(self, size: int) -> bool:
+        return self.inside_bytes == 0 or self.inside_bytes + size <= self._limit
+
+
 class Payloads:
     """Makes bodies; one for a worker process.
 
     Args:
         allowed_roots: folders beneath which pictures may be read by reference.
+        limit_bytes: most bytes of pictures that are in memory on their way out.
     """
 
-    def __init__(self, allowed_roots: Iterable[str]) -> None:
+    def __init__(self, allowed_roots: Iterable[str], limit_bytes: int) -> None:
         self._roots = [Path(root).resolve() for root in allowed_roots]
-        self._cache: OrderedDict[tuple[str, int, str], bytes] = OrderedDict()
-        self._cached_bytes = 0
-
-    async def prefetch(self, queue: LeaseQueue, wanted: dict[int, set[str]]) -> None:
-        """Bring the pictures of runs from the store into the cache, one round trip a run."""
-        for run, shas in wanted.items():
-            missing = [sha for sha in shas if (queue.job, run, sha) not in self._cache]
-            for sha, data in zip(missing, await queue.fetch_images(run, missing) if missing else (), strict=True):
-                if data is not None:
-                    self._keep((queue.job, run, sha), data)
+        self._stored = _StoredPictures()
+        self.gate = Gate(limit_bytes)
 
     async def body(self, queue: LeaseQueue, run: int, request: Request) -> Body | Failure:
-        """The body of `request`, or why one of its pictures cannot be sent.
+        """The body of `request`, or why one of its pictures cannot be sent. Use it as a context, and once.
 
         Raises:
             PayloadGoneError: a picture that should lie in the store does not.
+            One of `OUTAGES`.
         """
         if not request.images:
             return Body(request.pieces)
-        images: list[bytes] = []
-        for image in request.images:
-            data = await self._read(image) if image.path is not None else await self._stored(queue, run, image)
+        size = sum(image.size for image in request.images)
+        await self.gate.enter(size)
+        try:
+            pictures = await self._pictures(queue, run, request.images)
+        except BaseException:
+            self.gate.leave(size)
+            raise
+        if isinstance(pictures, Failure):
+            self.gate.leave(size)
+            return pictures
+        return Body(request.pieces, pictures, on_drop=lambda: self.gate.leave(size))
+
+    async def _pictures(self, queue: LeaseQueue, run: int, images: Sequence[Image]) -> list[bytes] | Failure:
+        loop = asyncio.get_running_loop()
+        pictures: list[bytes] = []
+        for image in images:
+            if image.path is None:
+                data: bytes | Failure = await self._stored.get(queue, run, image.sha)
+            else:
+                data = await loop.run_in_executor(None, read_reference, image, self._roots)
             if isinstance(data, Failure):
                 return data
-            images.append(data)
-        return Body(request.pieces, images)
+            pictures.append(data)
+        return pictures
 
-    async def _stored(self, queue: LeaseQueue, run: int, image: Image) -> bytes:
-        key = (queue.job, run, image.sha)
+
+class _StoredPictures:
+    """Pictures of payload runs: fetched in batches, the latest kept."""
+
+    def __init__(self) -> None:
+        self._cache: OrderedDict[tuple[str, int, str], bytes] = OrderedDict()
+        self._cached_bytes = 0
+        self._wanted: dict[tuple[LeaseQueue, int], dict[str, asyncio.Future[bytes]]] = {}
+        self._fetches: set[asyncio.Task[None]] = set()
+
+    async def get(self, queue: LeaseQueue, run: int, sha: str) -> bytes:
+        """One picture.
+
+        Raises:
+            PayloadGoneError, or one of `OUTAGES`.
+        """
+        key = (queue.job, run, sha)
         data = self._cache.get(key)
         if data is not None:
             self._cache.move_to_end(key)
             return data
-        [fetched] = await queue.fetch_images(run, [image.sha])
-        if fetched is None:
-            raise PayloadGoneError(f"picture {image.sha} of run {run}")
-        return fetched
+        return await asyncio.shield(self._want(queue, run, sha))
 
-    async def _read(self, image: Image) -> bytes | Failure:
-        assert image.path is not None
-        return await asyncio.get_running_loop().run_in_executor(None, read_reference, image, self._roots)
+    def _want(self, queue: LeaseQueue, run: int, sha: str) -> asyncio.Future[bytes]:
+        """The future of a picture; all that are wanted before the loop turns are fetched together."""
+        loop = asyncio.get_running_loop()
+        if (queue, run) not in self._wanted:
+            self._wanted[queue, run] = {}
+            loop.call_soon(self._start, queue, run)
+        wanted = self._wanted[queue, run]
+        if sha not in wanted:
+            wanted[sha] = loop.create_future()
+        return wanted[sha]
+
+    def _start(self, queue: LeaseQueue, run: int) -> None:
+        task = asyncio.get_running_loop().create_task(self._fetch(queue, run, self._wanted.pop((queue, run))))
+        self._fetches.add(task)
+        task.add_done_callback(self._fetches.discard)
+
+    async def _fetch(self, queue: LeaseQueue, run: int, wanted: dict[str, asyncio.Future[bytes]]) -> None:
+        try:
+            pictures = await queue.fetch_images(run, list(wanted))
+        except Exception as error:  # noqa: BLE001 - each waiter gets it, and decides
+            for future in wanted.values():
+                future.set_exception(error)
+                future.exception()  # a waiter that has left meanwhile need not look
+            return
+        for (sha, future), data in zip(wanted.items(), pictures, strict=True):
+            if data is None:
+                future.set_exception(PayloadGoneError(f"picture {sha} of run {run}"))
+                future.exception()
+            else:
+                self._keep((queue.job, run, sha), data)
+                future.set_result(data)
 
     def _keep(self, key: tuple[str, int, str], data: bytes) -> None:
         self._cache[key] = data
         self._cached_bytes += len(data)
-        while self._cached_bytes > CACHE_BYTES and len(self._cache) > 1:
+        while self._cached_bytes > CACHE_BYTES:
             _, dropped = self._cache.popitem(last=False)
             self._cached_bytes -= len(dropped)
 
@@ -88,8 +182,7 @@ class Payloads:
 def read_reference(image: Image, roots: Sequence[Path]) -> bytes | Failure:
     """The bytes of a picture by reference, or why they are not what the producer saw."""
     assert image.path is not None
-    path = Path(image.path)
-    real = Path(os.path.realpath(path))
+    real = Path(os.path.realpath(image.path))
     if not any(real.is_relative_to(root) for root in roots):
         return _bad(image, "lies beneath no root that this daemon allows (allowed_roots)")
     try:
@@ -107,13 +200,3 @@ def read_reference(image: Image, roots: Sequence[Path]) -> bytes | Failure:
 
 def _bad(image: Image, what: str) -> Failure:
     return Failure(FailureClass.BAD_INPUT, f"picture {image.path} {what}")
-
-
-def wanted_images(requests: Iterable[tuple[int, Request]]) -> dict[int, set[str]]:
-    """Which pictures of which runs lie in the store and are needed for `requests` (run, request)."""
-    wanted: dict[int, set[str]] = {}
-    for run, request in requests:
-        for image in request.images:
-            if image.path is None:
-                wanted.setdefault(run, set()).add(image.sha)
-    return wanted

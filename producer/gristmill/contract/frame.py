@@ -62,9 +62,14 @@ class Request(msgspec.Struct, frozen=True, array_like=True, tag="q"):
     line: int = 0
 
     @property
+    def text_bytes(self) -> int:
+        """Length of the body without its pictures, bytes."""
+        return sum(map(len, self.pieces))
+
+    @property
     def body_bytes(self) -> int:
         """Length of the body that will be sent, bytes, pictures in base64 included."""
-        return sum(map(len, self.pieces)) + sum((i.size + 2) // 3 * 4 for i in self.images)
+        return self.text_bytes + sum((i.size + 2) // 3 * 4 for i in self.images)
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True, tag="x"):
