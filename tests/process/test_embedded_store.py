@@ -136,7 +136,7 @@ def test_killed_client_leaves_the_server_to_the_others(state: Path):
 
 
 def test_killed_server_is_revived_at_the_same_address(state: Path):
-    """A client that meets a dead server can have it started again without giving up its place; reviving twice is fine."""
+    """A client that meets a dead server can have it started again without giving up its place; twice is fine."""
     with EmbeddedStore.open(state) as store, redis.Redis.from_url(store.url) as client:
         client.set("x", "1")
         client.execute_command("WAITAOF", 1, 0, 5000)

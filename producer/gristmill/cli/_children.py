@@ -72,7 +72,7 @@ def require_daemon() -> None:
 
 
 async def start_feeder(spec: bytes, keep: tuple[int, ...]) -> Process:
-    """Start the feeder process on `spec`, JSON for its stdin, which is left open."""
+    """Start the feeder process on `spec`, one line of JSON for its stdin, which is left open: its end is our death."""
     feeder = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -87,7 +87,6 @@ async def start_feeder(spec: bytes, keep: tuple[int, ...]) -> Process:
     with contextlib.suppress(ConnectionError):  # it died at once: its exit code tells
         feeder.stdin.write(spec + b"\n")
         await feeder.stdin.drain()
-        feeder.stdin.close()
     return feeder
 
 

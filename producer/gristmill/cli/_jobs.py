@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 
 import click
@@ -11,6 +12,8 @@ from gristmill.cli._session import Store, open_store, run_async
 from gristmill.cli._talk import say
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.replies import ControlReply, ControlStatus, JobSnapshot
+
+DAEMONS_PERIOD_S = 3.0
 
 Act = Callable[[LeaseQueue, Store], Awaitable[int]]
 
@@ -45,6 +48,25 @@ async def count_daemons(queue: LeaseQueue, store: Store) -> int:
 
     manifest = await queue.manifest()
     return len(await live_daemons(store.redis, manifest.pool))
+
+
+class DaemonCount:
+    """Whether any daemon works for a pool, asked every few seconds."""
+
+    def __init__(self, store: Store, pool: str) -> None:
+        self._store = store
+        self._pool = pool
+        self._asked_s = float("-inf")
+        self._none = False
+
+    async def trouble(self) -> str:
+        """What to wait for when no daemon is connected; else empty."""
+        from gristmill.queue.registry import live_daemons
+
+        if time.monotonic() - self._asked_s > DAEMONS_PERIOD_S:
+            self._asked_s = time.monotonic()
+            self._none = not await live_daemons(self._store.redis, self._pool)
+        return "a daemon: none is connected, start one with `gristmilld up`" if self._none else ""
 
 
 async def control(

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from gristmill.cli._progress import Facts
 from gristmill.cli._units import format_bytes, format_duration
 from gristmill.contract.lifecycle import TERMINAL, JobState, PauseReason
@@ -62,7 +64,7 @@ def notes(snapshot: JobSnapshot, daemons: int) -> list[str]:
     job = snapshot.job
     found: list[str] = []
     if snapshot.state == JobState.PAUSED:
-        found.append(paused(snapshot))
+        found.append(paused(snapshot, f"`producer resume {job}` goes on"))
     if snapshot.feeder_lost:
         found.append(f"feeder lost at line {lines_fed(snapshot):,}: give the same `producer submit` again to go on")
     if snapshot.state not in TERMINAL and not daemons:
@@ -74,9 +76,8 @@ def notes(snapshot: JobSnapshot, daemons: int) -> list[str]:
     return found
 
 
-def paused(snapshot: JobSnapshot) -> str:
-    """Why the job is paused and what to do."""
-    then = f"`producer resume {snapshot.job}` goes on"
+def paused(snapshot: JobSnapshot, then: str) -> str:
+    """Why the job is paused and what to do; `then` is how it goes on."""
     detail = snapshot.detail.rstrip(".")
     match snapshot.reason:
         case PauseReason.CONFIG:
@@ -86,7 +87,7 @@ def paused(snapshot: JobSnapshot) -> str:
         case PauseReason.STORE:
             return f"paused, storage is at fault: {detail}. Mend it, then {then}"
         case _:
-            return f"paused by a user{f': {detail}' if detail else ''}; {then}"
+            return f"paused by a user{f' ({detail})' if detail else ''}; {then}"
 
 
 def _waits(snapshot: JobSnapshot) -> list[str]:
@@ -100,13 +101,14 @@ def _waits(snapshot: JobSnapshot) -> list[str]:
 
 def lines_fed(snapshot: JobSnapshot) -> int:
     """Lines of INPUT that lie behind the feeder's last sealed run."""
-    import msgspec
-
     try:
-        cursor = msgspec.json.decode(snapshot.cursor) if snapshot.cursor else {}
-        return int(cursor.get("line", snapshot.prod))
-    except (msgspec.MsgspecError, AttributeError, TypeError, ValueError):
+        return msgspec.json.decode(snapshot.cursor, type=_Place).line if snapshot.cursor else 0
+    except msgspec.MsgspecError:
         return snapshot.prod
+
+
+class _Place(msgspec.Struct):
+    line: int = 0
 
 
 def human(snapshot: JobSnapshot, manifest: Manifest, daemons: int) -> list[str]:
@@ -120,7 +122,7 @@ def human(snapshot: JobSnapshot, manifest: Manifest, daemons: int) -> list[str]:
         + (f"{r['not_run']:,} not run" if r["not_run"] else f"{r['waiting']:,} waiting"),
     ]
     if r["by_class"]:
-        lines.append("failed     " + ", ".join(f"{cls} {n:,}" for cls, n in _most_first(r["by_class"])))
+        lines.append("failed     " + ", ".join(f"{cls} {n:,}" for cls, n in most_first(r["by_class"])))
     tokens, held, mark = r["tokens"], format_bytes(snapshot.payload_bytes), format_bytes(snapshot.payload_mark_bytes)
     results, top = format_bytes(snapshot.results_bytes), format_bytes(snapshot.results_mark_bytes)
     lines += [
@@ -140,7 +142,7 @@ def _state(snapshot: JobSnapshot) -> str:
     return str(snapshot.state) + ("" if snapshot.closed or snapshot.state in TERMINAL else ", feeding")
 
 
-def _most_first(by_class: dict[str, int]) -> list[tuple[str, int]]:
+def most_first(by_class: dict[str, int]) -> list[tuple[str, int]]:
     return sorted(by_class.items(), key=lambda item: (-item[1], item[0]))
 
 

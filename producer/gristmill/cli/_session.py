@@ -14,8 +14,6 @@ from gristmill.cli._errors import BadUsageError, CliError, NeedsPersonError
 from gristmill.cli._options import StoreOptions
 
 if TYPE_CHECKING:
-    from redis.asyncio import Redis
-
     from gristmill.embedded import EmbeddedStore
 
 BASE_URL_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
@@ -29,8 +27,22 @@ class Store(msgspec.Struct, frozen=True, kw_only=True):
     redis: Any
     embedded: Any = None
 
+    @property
+    def identity(self) -> str:
+        """Which store it is, without a password: a job is looked for only where it was made."""
+        if self.embedded is not None:
+            return f"embedded:{self.embedded.folder}"
+        from gristmill.queue.store import shown
+
+        return shown(self.url)
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What children must inherit so that an embedded store outlives this process with them."""
+        return () if self.embedded is None else tuple(self.embedded.descriptors)
+
     def __repr__(self) -> str:
-        return "Store(embedded)" if self.embedded else "Store(...)"
+        return f"Store({self.identity!r})"
 
 
 def base_urls(given: tuple[str, ...]) -> list[str]:
@@ -70,7 +82,7 @@ def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     from gristmill.queue.errors import QueueError
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_sentences())
+        stack.enter_context(sentences())
         try:
             return asyncio.run(main())
         except (QueueError, FormatError) as error:
@@ -82,7 +94,7 @@ def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
 
 
 @contextlib.contextmanager
-def _sentences() -> Iterator[None]:
+def sentences() -> Iterator[None]:
     """Errors of intake and outlet as sentences with their exit codes."""
     from gristmill.intake.errors import FeedError, InputError
     from gristmill.outlet.errors import DiskError, OutletError, ProofError
@@ -106,19 +118,17 @@ async def open_store(options: StoreOptions) -> AsyncIterator[Store]:
     """The store of `options`, checked; a private one is let go at the end.
 
     Raises:
-        CliError: (2) it does not start, cannot be reached, or is unfit for a queue.
+        BadUsageError: a private one does not start.
+        StoreError: it cannot be reached, or is unfit for a queue.
     """
-    from gristmill.queue.store import connect
+    from gristmill.queue.store import check_store, connect
 
     embedded = None if options.redis else await _open_embedded(options)
     try:
         url = embedded.url if embedded else str(options.redis)
+        redis = connect(url, name="gristmill-cli")
         try:
-            redis = connect(url, name="gristmill-cli")
-        except ValueError as error:
-            raise BadUsageError(f"--redis: {error}: write it like redis://host:6379/0") from error
-        try:
-            await _check(redis)
+            await check_store(redis)
             yield Store(url=url, redis=redis, embedded=embedded)
         finally:
             await redis.aclose()
@@ -134,23 +144,3 @@ async def _open_embedded(options: StoreOptions) -> EmbeddedStore:
         return await asyncio.to_thread(EmbeddedStore.open, options.state_dir)
     except EmbeddedStoreError as error:
         raise BadUsageError(str(error)) from error
-
-
-async def _check(redis: Redis) -> None:
-    from redis.exceptions import AuthenticationError, RedisError
-
-    from gristmill.queue.errors import StoreError
-    from gristmill.queue.store import check_store
-
-    try:
-        await check_store(redis)
-    except StoreError as error:
-        raise BadUsageError(str(error)) from error
-    except AuthenticationError as error:
-        raise BadUsageError(
-            "the store refuses the user or password of its URL: check --redis or GRISTMILL_REDIS_URL"
-        ) from error
-    except (RedisError, OSError) as error:
-        raise BadUsageError(
-            f"the store cannot be reached ({type(error).__name__}): check --redis or GRISTMILL_REDIS_URL"
-        ) from error

@@ -49,6 +49,10 @@ class Talk:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.pause()
+
+    def pause(self) -> None:
+        """Take the progress away; what is said afterwards stands alone. May be called twice."""
         live, self._live = self._live, None
         if live is not None:
             live.stop()

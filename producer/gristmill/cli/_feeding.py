@@ -1,0 +1,76 @@
+"""Keeps a feeder going: starts it, passes its warnings on, and starts it anew when it dies.
+
+A feeder resumes at the last sealed run, so a death costs a few lines of reading. It is given up after several deaths
+in a row without a line of progress: then it is the input that kills it.
+"""
+
+from __future__ import annotations
+
+import signal
+from asyncio.subprocess import Process
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from gristmill.cli import _children
+
+MAX_DEATHS = 5
+STOP_PATIENCE_S = 10.0
+
+
+class FeederEnd(msgspec.Struct, frozen=True):
+    """How feeding ended: exit code 0 (read to the end), 2 (input refused) or 1; `message` says why when not 0."""
+
+    code: int
+    message: str = ""
+
+
+class FeederKeeper:
+    """One feeder at a time, until it has ended by itself or `stop` is called.
+
+    `spec` is JSON for its stdin; `line` tells how far the job has been fed, for messages and for progress.
+    """
+
+    def __init__(
+        self, spec: bytes, line: Callable[[], Awaitable[int]], tell: Callable[[str], None], keep: tuple[int, ...] = ()
+    ) -> None:
+        self._spec = spec
+        self._line = line
+        self._tell = tell
+        self._keep = keep
+        self._process: Process | None = None
+        self._stopping = False
+        self._last_words = ""
+
+    async def run(self) -> FeederEnd:
+        """Feed to the end; restart after each death. A stopped one ends with code 0."""
+        deaths, best = 0, await self._line()
+        while True:
+            self._process = await _children.start_feeder(self._spec, self._keep)
+            code, _ = await _children.follow(self._process, self._heard)
+            if self._stopping or code in {0, 1, 2}:
+                return FeederEnd(0 if self._stopping else code, "" if code == 0 else self._last_words)
+            line = await self._line()
+            deaths, best = (1 if line > best else deaths + 1), max(line, best)
+            how = _children.describe_exit(code)
+            if deaths >= MAX_DEATHS:
+                return FeederEnd(
+                    1, f"feeder lost at line {line:,} for the {deaths}th time ({how}): see the lines there"
+                )
+            self._tell(f"feeder lost at line {line:,} ({how}); resuming")
+
+    async def stop(self) -> None:
+        """End the feeder; what it has sealed stays. Returns when it has ended; may be called twice, or too early."""
+        self._stopping = True
+        if self._process is not None:
+            await _children.stop(self._process, STOP_PATIENCE_S)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._stopping = True
+        if self._process is not None:
+            _children.send(self._process, signal.SIGKILL)
+
+    def _heard(self, line: str) -> None:
+        self._last_words = line
+        self._tell(line)

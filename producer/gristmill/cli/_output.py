@@ -1,0 +1,69 @@
+"""Where result lines go: a file that grows in the order of INPUT, an old one that is replaced at the end, or stdout."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from gristmill.cli._options import StoreOptions
+from gristmill.embedded import default_state_dir
+from gristmill.outlet.assemble import Assembled, Grower, LineStream, Outcome, finish
+from gristmill.outlet.workdir import Work
+
+STDOUT = "-"
+
+
+def open_work(out: str, store: StoreOptions, stream_name: str, *, overwrite: bool = False) -> Work:
+    """The locked work folder of `out`; for standard output one in the state folder, named `stream_name`.
+
+    Raises:
+        OutletError: see `Work.open`.
+    """
+    if out != STDOUT:
+        return Work.open(Path(out), overwrite=overwrite)
+    folder = (store.state_dir or default_state_dir()).absolute() / "out" / stream_name
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Work.open(None, folder=folder, overwrite=overwrite)
+
+
+class Output:
+    """What is done with lines as they become durable; make it after `Work.begin` or `Work.resume`.
+
+    `grow` may be called from a thread, one call at a time.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._stream = LineStream(work) if work.out is None else None
+        self._grower = Grower(work) if work.out is not None and not work.base else None
+
+    def grow(self) -> None:
+        """Give out what follows without a gap; nothing where an old file is to be replaced."""
+        if self._stream is not None:
+            self._write(gaps=False)
+        elif self._grower is not None:
+            self._grower.step()
+
+    def finish(self, *, fed: bool) -> Assembled:
+        """Give out the rest and make it durable.
+
+        Raises:
+            DiskError: the file cannot be written; nothing is lost.
+        """
+        if self._stream is None:
+            return finish(self._work, fed=fed, grower=self._grower)
+        self._write(gaps=True)
+        return Assembled(Outcome.GROWN)
+
+    def _write(self, *, gaps: bool) -> None:
+        assert self._stream is not None
+        for chunk in self._stream.ready(gaps=gaps):
+            sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
+
+    def close(self) -> None:
+        """Close the files; may be called twice."""
+        if self._stream is not None:
+            self._stream.close()
+        if self._grower is not None:
+            self._grower.close()

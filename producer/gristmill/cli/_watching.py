@@ -1,0 +1,173 @@
+"""Looks at a running job several times a second, shows progress, and returns when there is nothing more to wait for.
+
+When nothing finishes for a while the endpoints are asked what is the matter, so that the display can name it. A store
+that does not answer is waited for; a private one that was killed is started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from gristmill.cli._jobview import facts
+from gristmill.cli._progress import STALL_S, Facts, Meter
+from gristmill.cli._session import Store
+from gristmill.cli._talk import Talk
+from gristmill.contract.lifecycle import TERMINAL, JobState, PauseReason
+from gristmill.embedded import EmbeddedStoreError
+from gristmill.preflight import Unusable, preflight
+from gristmill.queue.leasequeue import LeaseQueue
+from gristmill.queue.replies import JobSnapshot
+from gristmill.queue.store import OUTAGES
+
+PERIOD_S = 0.25
+PROBE_PERIOD_S = 10.0
+
+
+class Scale(msgspec.Struct, frozen=True):
+    """What the total can be guessed from while the input is being read.
+
+    Attributes:
+        input_bytes: size of a plain input; 0 where it is compressed or not known.
+        limit: no more lines than that.
+    """
+
+    input_bytes: int = 0
+    limit: int | None = None
+
+
+class _Place(msgspec.Struct):
+    """The part of the feeder's cursor that progress needs."""
+
+    offset: int = 0
+    ordinal: int = 0
+    carried: int = 0
+    line: int = 0
+
+
+def place_of(snapshot: JobSnapshot) -> _Place:
+    """The feeder's place; the beginning where none is readable."""
+    try:
+        return msgspec.json.decode(snapshot.cursor, type=_Place) if snapshot.cursor else _Place()
+    except msgspec.MsgspecError:
+        return _Place(ordinal=snapshot.prod)
+
+
+def scaled(seen: Facts, snapshot: JobSnapshot, scale: Scale) -> Facts:
+    """`seen` with carried lines and the total, or a guess at it."""
+    place = place_of(snapshot)
+    total = None if snapshot.n is None else snapshot.n + place.carried
+    guess = None
+    if total is None and scale.input_bytes and place.offset:
+        guess = max(place.ordinal, round(place.ordinal * scale.input_bytes / place.offset))
+    if total is None and scale.limit is not None:
+        guess = scale.limit if guess is None else min(guess, scale.limit)
+    return msgspec.structs.replace(seen, carried=place.carried, total=total, guessed_total=guess, fed=place.ordinal)
+
+
+class Watcher:
+    """Watches one job for one command.
+
+    Attributes:
+        snapshot: the last one; None before the first.
+        draining, finalizing: set by the command to say what it is doing.
+    """
+
+    def __init__(
+        self,
+        queue: LeaseQueue,
+        store: Store,
+        talk: Talk,
+        *,
+        scale: Scale = Scale(),
+        urls: list[str] | None = None,
+        key: str | None = None,
+        ends_paused: Callable[[JobSnapshot], bool] = lambda _: False,
+        trouble: Callable[[], Awaitable[str]] | None = None,
+    ) -> None:
+        self._queue = queue
+        self._store = store
+        self._talk = talk
+        self._scale = scale
+        self._urls = urls or []
+        self._key = key
+        self._ends_paused = ends_paused
+        self._trouble = trouble
+        self._meter = Meter(time.monotonic())
+        self._probe: asyncio.Task[str] | None = None
+        self._probed_s = float("-inf")
+        self._endpoint_trouble = ""
+        self.snapshot: JobSnapshot | None = None
+        self.draining = False
+        self.finalizing = False
+
+    async def run(self) -> JobSnapshot:
+        """Show progress until the job has ended, or is paused for a reason that ends the command."""
+        while True:
+            snapshot = await self.look()
+            if snapshot is not None and (snapshot.state in TERMINAL or self._ends_paused(snapshot)):
+                return snapshot
+            await asyncio.sleep(PERIOD_S)
+
+    async def look(self) -> JobSnapshot | None:
+        """One look at the job, shown; None while the store does not answer."""
+        try:
+            snapshot = self.snapshot = await self._queue.snapshot()
+            trouble = await self._trouble() if self._trouble else ""
+        except OUTAGES as error:
+            await self._mend_store()
+            if self.snapshot is not None:
+                self._show(self.snapshot, f"the store ({type(error).__name__})")
+            return None
+        self._show(snapshot, trouble or self._endpoints(snapshot))
+        return snapshot
+
+    def _show(self, snapshot: JobSnapshot, trouble: str) -> None:
+        seen = scaled(facts(snapshot, time.monotonic(), trouble), snapshot, self._scale)
+        self._talk.show(
+            self._meter.view(msgspec.structs.replace(seen, draining=self.draining, finalizing=self.finalizing))
+        )
+
+    async def _mend_store(self) -> None:
+        if self._store.embedded is None:
+            return
+        try:
+            await asyncio.to_thread(self._store.embedded.revive)
+        except EmbeddedStoreError as error:
+            self._talk.say(str(error))
+            await asyncio.sleep(PROBE_PERIOD_S)
+
+    def _endpoints(self, snapshot: JobSnapshot) -> str:
+        """What the endpoints say when nothing finishes; asked in the background."""
+        now_s = time.monotonic()
+        if self._probe is not None and self._probe.done():
+            self._endpoint_trouble = self._probe.result()
+            self._probe = None
+        if snapshot.state != JobState.RUNNING or self._meter.stalled_s(now_s) < STALL_S or not self._urls:
+            self._endpoint_trouble = ""
+        elif self._probe is None and now_s - self._probed_s >= PROBE_PERIOD_S:
+            self._probed_s = now_s
+            self._probe = asyncio.create_task(self._ask_endpoints())
+        return self._endpoint_trouble
+
+    async def _ask_endpoints(self) -> str:
+        """What is wrong with all endpoints; empty when at least one can be worked with."""
+        verdicts = await asyncio.to_thread(preflight, self._urls, self._key)
+        sick = [v.message for v in verdicts if isinstance(v, Unusable)]
+        return sick[0] if len(sick) == len(verdicts) else ""
+
+
+def needs_somebody(snapshot: JobSnapshot) -> bool:
+    """Whether the job is paused until a person acts; a user's own pause is only waited for."""
+    return snapshot.state == JobState.PAUSED and snapshot.reason not in {None, PauseReason.USER}
+
+
+def plain_bytes(path: Path) -> int:
+    """Size of an input whose offsets are those of the file; 0 where it is compressed."""
+    with path.open("rb") as file:
+        head = file.read(4)
+    return 0 if head[:2] == b"\x1f\x8b" or head == b"\x28\xb5\x2f\xfd" else path.stat().st_size

@@ -1,0 +1,33 @@
+"""`producer submit`: queue INPUT for the daemons of a store."""
+
+from __future__ import annotations
+
+import click
+
+from gristmill.cli._options import JobOptions, StoreOptions, job_options, json_option, store_options
+
+
+@click.command("submit")
+@job_options
+@click.option("--wait", is_flag=True, help="Stay until the job has ended, and collect its results into OUT.")
+@click.option("-o", "--out", metavar="OUT", help="File of results, with --wait.")
+@click.option("--pool", metavar="POOL", default="default", show_default=True, help="Which daemons may work on it.")
+@store_options
+@json_option
+def command(job: JobOptions, wait: bool, out: str | None, pool: str, store: StoreOptions, as_json: bool) -> None:
+    """Read INPUT into the store and print the job's id.
+
+    The id is on stderr at once, and on stdout when the input is durable. When this is killed before, the same command
+    goes on where it was. -e may name an endpoint of the daemon's configuration.
+    """
+    from gristmill.cli._session import run_async
+    from gristmill.cli._submitting import SubmitOptions, submit
+
+    if wait != (out is not None):
+        raise click.UsageError("--wait and -o OUT belong together")
+    if out == "-":
+        raise click.UsageError("a collection needs a file: -o OUT")
+    if as_json and not wait:
+        raise click.UsageError("--json goes with --wait; without it the job's id is printed")
+    options = SubmitOptions(job=job, store=store, out=out, pool=pool, as_json=as_json)
+    raise click.exceptions.Exit(run_async(lambda: submit(options)))
