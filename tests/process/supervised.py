@@ -17,7 +17,7 @@ from pathlib import Path
 from gristmilld import logs
 from gristmilld.config import ControlSpec, DaemonConfig, WorkerSpec
 from gristmilld.supervisor.loop import Entries, Supervisor
-from gristmilld.supervisor.policy import Rules
+from gristmilld.supervisor.terms import Rules
 
 
 def open_fds() -> set[int]:

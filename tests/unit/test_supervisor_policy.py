@@ -7,15 +7,14 @@ import signal
 import pytest
 
 from gristmilld.clock import ManualClock
-from gristmilld.supervisor.policy import (
-    CONTROL,
+from gristmilld.supervisor.policy import CONTROL, Policy
+from gristmilld.supervisor.terms import (
     Beat,
     Bury,
     Cause,
     Died,
     Exit,
     Finish,
-    Policy,
     Rules,
     Say,
     Send,
@@ -31,9 +30,9 @@ W0, W1 = "worker-0", "worker-1"
 class Drive:
     """A policy and its clock; actions without the sentences."""
 
-    def __init__(self, workers: int = 2, rules: Rules | None = None) -> None:
+    def __init__(self, workers: int = 2, rules: Rules | None = None, helpers=()) -> None:
         self.clock = ManualClock()
-        self.policy = Policy(rules or Rules(), [f"worker-{n}" for n in range(workers)], self.clock())
+        self.policy = Policy(rules or Rules(), [f"worker-{n}" for n in range(workers)], self.clock(), helpers)
         self.said: list[Say] = []
 
     def step(self, event):
@@ -230,6 +229,18 @@ def test_a_control_child_waiting_for_its_restart_gets_it_when_the_last_worker_is
     drive.step(Died(CONTROL, signum=signal.SIGKILL))
     assert drive.step(Died(W0)) == [Bury(W0, 0, Cause.STOPPED), Start(CONTROL, 1), Finish()]
     assert drive.step(Died(CONTROL, exit_code=70)) == [Exit(0)]
+
+
+def test_a_helper_is_restarted_without_a_burial_and_leaves_with_control():
+    """It holds no requests: it stays until the workers are gone, then it is asked to leave, and waited for."""
+    drive = Drive(1, helpers=["server"]).up()
+    assert drive.step(Died("server", signum=signal.SIGKILL)) == []
+    assert drive.after(1, [CONTROL, W0]) == [Start("server", 1)]
+    assert drive.step(StopAsked()) == [Send(W0, signal.SIGTERM)]
+    assert drive.step(Died(W0)) == [Bury(W0, 0, Cause.STOPPED), Finish(), Send("server", signal.SIGTERM)]
+    assert drive.step(Died(CONTROL)) == []
+    assert drive.after(10) == [Send("server", signal.SIGKILL)]
+    assert drive.step(Died("server", signum=signal.SIGKILL)) == [Exit(0)]
 
 
 def test_a_restart_that_is_due_later_is_dropped_by_a_stop():

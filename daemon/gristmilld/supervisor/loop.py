@@ -21,8 +21,9 @@ from gristmilld.config import ControlSpec, DaemonConfig, WorkerSpec
 from gristmilld.supervisor import process
 from gristmilld.supervisor.heartbeat import Heartbeat
 from gristmilld.supervisor.outbox import Outbox
-from gristmilld.supervisor.policy import (
-    CONTROL,
+from gristmilld.supervisor.policy import CONTROL, Policy
+from gristmilld.supervisor.signals import STOP_SIGNALS, SignalPipe
+from gristmilld.supervisor.terms import (
     Action,
     Beat,
     Bury,
@@ -31,7 +32,6 @@ from gristmilld.supervisor.policy import (
     Event,
     Exit,
     Finish,
-    Policy,
     Rules,
     Say,
     Send,
@@ -39,7 +39,6 @@ from gristmilld.supervisor.policy import (
     StopAsked,
     Tick,
 )
-from gristmilld.supervisor.signals import STOP_SIGNALS, SignalPipe
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,8 @@
 """What the supervisor does, decided from events and the time alone: no I/O happens here.
 
-The daemon is one *control* child and N *worker* children, each in a named slot. A slot's child is started, beats, and
-dies; a dead one is started again with the next generation, after a wait that doubles with each failure in a row.
+The daemon is one *control* child, N *worker* children and perhaps *helpers* (children that hold no requests), each in a
+named slot. A slot's child is started, beats, and dies; a dead one is started again with the next generation, after a
+wait that doubles with each failure in a row.
 
 Reasons of a death, and what follows:
 
@@ -23,8 +24,9 @@ Stopping goes through stages, each with its budget; a further stop request goes 
 
     RUNNING -> DRAINING (SIGTERM) -> HURRYING (SIGINT) -> KILLING (SIGKILL) -> FINISHING -> DONE
 
-In FINISHING no worker is left: the control child is told to act on its last notices and to leave. It is the last to go
-and is kept alive (restarted, too) until then, since it gives dead workers' requests back.
+In FINISHING no worker is left: the control child is told to act on its last notices and to leave, and helpers get a
+SIGTERM. These are the last to go and are kept alive (restarted, too) until then: control gives dead workers' requests
+back.
 
 Whoever drives this calls `step` with every event, does what it returns in order, and calls `step(Tick())` no later
 than `next_due_s`.
@@ -34,132 +36,30 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from enum import IntEnum, StrEnum
-from typing import TypeAlias
-
-import msgspec
+from collections.abc import Sequence
 
 from gristmilld.config import BOOT_FAILURES
+from gristmilld.supervisor.terms import (
+    Action,
+    Beat,
+    Bury,
+    Cause,
+    Died,
+    Event,
+    Exit,
+    Finish,
+    Rules,
+    Say,
+    Send,
+    Stage,
+    Start,
+    StopAsked,
+    Tick,
+)
 
 EXIT_CRASH_LOOP = 1
 CONTROL = "control"
 
-
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """The budgets of supervision.
-
-    Attributes:
-        drain_s: from SIGTERM to SIGINT; longer than what the workers allow themselves.
-        hurry_s: from SIGINT to SIGKILL.
-        finish_s: for the control child's last reap.
-        hang_s: silence of a child's loop that counts as hung.
-        abort_s: from SIGABRT (which makes it print where it hangs) to SIGKILL.
-        back_off_s: wait before the first restart; doubles with each failure in a row.
-        back_off_max_s: and never gets longer than this.
-        steady_s: a child that lived so long has no failures in a row.
-        loop_deaths: deaths before the first beat that end the daemon, within `loop_window_s`.
-        again_s: stop requests closer together than this are one (a terminal and a service manager may both ask).
-    """
-
-    drain_s: float = 33.0
-    hurry_s: float = 5.0
-    finish_s: float = 10.0
-    hang_s: float = 60.0
-    abort_s: float = 5.0
-    back_off_s: float = 0.25
-    back_off_max_s: float = 5.0
-    steady_s: float = 30.0
-    loop_deaths: int = 5
-    loop_window_s: float = 120.0
-    again_s: float = 0.25
-
-
-class Stage(IntEnum):
-    RUNNING = 0
-    DRAINING = 1
-    HURRYING = 2
-    KILLING = 3
-    FINISHING = 4
-    DONE = 5
-
-
-class Cause(StrEnum):
-    CRASHED = "crashed"
-    HUNG = "hung"
-    STOPPED = "stopped"
-    LEFT = "left"
-    UNFIT = "unfit"
-
-
-class Beat(msgspec.Struct, frozen=True):
-    """The loop of the child in `slot` is alive."""
-
-    slot: str
-
-
-class Died(msgspec.Struct, frozen=True):
-    """The child in `slot` is gone: by exit code, or by signal when `signum` is not 0."""
-
-    slot: str
-    exit_code: int = 0
-    signum: int = 0
-
-    def __str__(self) -> str:
-        if not self.signum:
-            return f"exit code {self.exit_code}"
-        known = self.signum in signal.Signals.__members__.values()
-        return signal.Signals(self.signum).name if known else f"signal {self.signum}"
-
-
-class StopAsked(msgspec.Struct, frozen=True):
-    """Somebody wants the daemon to stop, for the first time or again."""
-
-
-class Tick(msgspec.Struct, frozen=True):
-    """Nothing happened but time."""
-
-
-class Start(msgspec.Struct, frozen=True):
-    """Fork a child for `slot`."""
-
-    slot: str
-    generation: int
-
-
-class Send(msgspec.Struct, frozen=True):
-    """Send `signum` to the child in `slot`."""
-
-    slot: str
-    signum: int
-
-
-class Bury(msgspec.Struct, frozen=True):
-    """The child of `slot` and `generation` is dead: have what it held given back, as suspects when it crashed."""
-
-    slot: str
-    generation: int
-    cause: Cause
-
-
-class Finish(msgspec.Struct, frozen=True):
-    """Tell the control child that no notice will follow."""
-
-
-class Exit(msgspec.Struct, frozen=True):
-    """Leave with `code`; every child is gone."""
-
-    code: int
-
-
-class Say(msgspec.Struct, frozen=True):
-    """A sentence for the log."""
-
-    level: str
-    text: str
-
-
-Event: TypeAlias = Beat | Died | StopAsked | Tick
-Action: TypeAlias = Start | Send | Bury | Finish | Exit | Say
 
 _STAGE_SIGNALS = {
     Stage.DRAINING: signal.SIGTERM,
@@ -171,9 +71,9 @@ _STAGE_SIGNALS = {
 class _Slot:
     """One place for a child, and what we know of the child that has it."""
 
-    def __init__(self, name: str, now_s: float) -> None:
+    def __init__(self, name: str, now_s: float, *, is_worker: bool = False) -> None:
         self.name = name
-        self.is_control = name == CONTROL
+        self.is_worker = is_worker
         self.generation = -1
         self.alive = False
         self.start_at_s: float | None = now_s
@@ -223,13 +123,15 @@ class Policy:
         rules: the budgets.
         workers: names of the worker slots.
         now_s: monotonic time; the same clock as in every later call.
+        helpers: names of the slots of helpers.
     """
 
-    def __init__(self, rules: Rules, workers: list[str], now_s: float) -> None:
+    def __init__(self, rules: Rules, workers: list[str], now_s: float, helpers: Sequence[str] = ()) -> None:
         self.rules = rules
         self.stage = Stage.RUNNING
         self.exit_code = 0
-        self._slots = {name: _Slot(name, now_s) for name in [CONTROL, *workers]}
+        self._slots = {name: _Slot(name, now_s) for name in [CONTROL, *helpers]}
+        self._slots |= {name: _Slot(name, now_s, is_worker=True) for name in workers}
         self._stage_since_s = now_s
         self._stage_until_s: float | None = None
         self._last_step_s = now_s
@@ -270,7 +172,7 @@ class Policy:
         cause = slot.cause(death)
         slot.alive = False
         slot.kill_at_s = None
-        actions: list[Action] = [] if slot.is_control else [Bury(slot.name, slot.generation, cause)]
+        actions: list[Action] = [Bury(slot.name, slot.generation, cause)] if slot.is_worker else []
         if cause is Cause.UNFIT:
             text = f"{slot.name} can't run as set up (exit code {death.exit_code}, see its message above)"
             return actions + self._give_up(death.exit_code, text, now_s)
@@ -279,8 +181,8 @@ class Policy:
         return actions + self._restart(slot, death, cause, now_s)
 
     def _wanted(self, slot: _Slot) -> bool:
-        """Whether a dead child of `slot` is replaced: workers until we stop, control until the workers are gone."""
-        return self.stage is Stage.RUNNING or (slot.is_control and self.stage < Stage.FINISHING)
+        """Whether a dead child of `slot` is replaced: workers until we stop, the others until the workers are gone."""
+        return self.stage is Stage.RUNNING or (not slot.is_worker and self.stage < Stage.FINISHING)
 
     def _restart(self, slot: _Slot, death: Died, cause: Cause, now_s: float) -> list[Action]:
         if self._loops(slot, now_s) and self.stage is Stage.RUNNING:
@@ -326,10 +228,10 @@ class Policy:
         self._stage_since_s = now_s
         self._stage_until_s = now_s + budgets[stage] if stage in budgets else None
         for slot in self._slots.values():
-            if not slot.is_control:
+            if slot.is_worker:
                 slot.start_at_s = None
         signum = _STAGE_SIGNALS.get(stage)
-        alive = [slot for slot in self._slots.values() if slot.alive and not slot.is_control]
+        alive = self._alive(workers=True)
         if signum is None or not alive:
             return []
         text = f"stopping: {signum.name} to {len(alive)} worker{'s' if len(alive) > 1 else ''}"
@@ -362,26 +264,34 @@ class Policy:
 
     def _advance(self, now_s: float) -> list[Action]:
         """Go on to the next stages as far as they are due."""
-        control = self._slots[CONTROL]
         actions: list[Action] = []
         if Stage.DRAINING <= self.stage <= Stage.KILLING:
-            if not any(slot.alive for slot in self._slots.values() if not slot.is_control):
-                actions += self._finish(control, now_s)
-            elif self._stage_until_s is not None and now_s >= self._stage_until_s:
+            if not self._alive(workers=True):
+                actions += self._finish(now_s)
+            elif self._expired(now_s):
                 actions += self._enter(Stage(self.stage + 1), now_s)
-        if self.stage is Stage.FINISHING and control.alive and self._expired(now_s):
-            self._stage_until_s = None
-            actions += [Say("warning", "control did not finish in time; it is ended"), control.send(signal.SIGKILL)]
-        if self.stage is Stage.FINISHING and not control.alive:
-            actions += [*self._enter(Stage.DONE, now_s), Exit(self.exit_code)]
+        if self.stage is Stage.FINISHING:
+            late = self._alive(workers=False)
+            if not late:
+                return [*actions, *self._enter(Stage.DONE, now_s), Exit(self.exit_code)]
+            if self._expired(now_s):
+                self._stage_until_s = None
+                names = ", ".join(slot.name for slot in late)
+                actions.append(Say("warning", f"{names} did not finish in time and is killed"))
+                actions += [slot.send(signal.SIGKILL) for slot in late]
         return actions
 
-    def _finish(self, control: _Slot, now_s: float) -> list[Action]:
+    def _finish(self, now_s: float) -> list[Action]:
         """The last stage; a control child that waits for its restart gets it now, for the notices still open."""
         actions = self._enter(Stage.FINISHING, now_s)
+        control = self._slots[CONTROL]
         if not control.alive and control.start_at_s is not None:
             actions.append(control.start(now_s))
-        return [*actions, Finish()]
+        helpers = [slot for slot in self._alive(workers=False) if slot is not control]
+        return [*actions, Finish(), *(slot.send(signal.SIGTERM) for slot in helpers)]
+
+    def _alive(self, *, workers: bool) -> list[_Slot]:
+        return [slot for slot in self._slots.values() if slot.alive and slot.is_worker is workers]
 
     def _expired(self, now_s: float) -> bool:
         return self._stage_until_s is not None and now_s >= self._stage_until_s
