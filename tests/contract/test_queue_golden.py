@@ -1,6 +1,6 @@
 """The bytes of every format version stay readable: golden files written once, never changed.
 
-A changed format gets a new version and new files beside these. ``GRISTMILL_WRITE_GOLDEN=1`` writes files that are missing.
+A changed format gets a new version and new files beside these. ``GRISTMILL_WRITE_GOLDEN=1`` writes missing files.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ import re
 
 import pytest
 from redis.asyncio import Redis
+from tests.support.queues import claim, fed_job, feed, finish, make_job
 
 from gristmill.contract import keys
 from gristmill.contract.keys import JobKeys
-from tests.support.queues import claim, fed_job, feed, finish, make_job
 
 JOB = JobKeys("j-1")
 ALL = [

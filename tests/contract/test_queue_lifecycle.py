@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from redis.asyncio import Redis
+from tests.support.queues import make_job
 
 from gristmill.contract import lifecycle
 from gristmill.contract.failure import CODES, FailureClass
 from gristmill.contract.lifecycle import Event, JobState, next_state
 from gristmill.queue import loader
-from tests.support.queues import make_job
 
 
 @pytest.mark.parametrize("event", Event)
@@ -63,5 +63,5 @@ def test_every_terminal_state_only_leads_to_deleting():
 def test_the_commit_script_knows_the_codes_of_bad_input():
     """Which classes prove nothing about the setup is written in Lua by number."""
     text = loader.scripts()["commit"].text
-    codes = CODES[FailureClass.BAD_IMAGE], CODES[FailureClass.BAD_INPUT]
-    assert "local BAD_IMAGE, BAD_INPUT = %d, %d\n" % codes in text
+    image, line = CODES[FailureClass.BAD_IMAGE], CODES[FailureClass.BAD_INPUT]
+    assert f"local BAD_IMAGE, BAD_INPUT = {image}, {line}\n" in text
