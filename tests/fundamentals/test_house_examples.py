@@ -16,9 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples"))
 
 import checks  # noqa: E402  the examples are scripts beside each other
+import corpus  # noqa: E402
 import variants  # noqa: E402
-
-import inputs  # noqa: E402
 
 
 def as_seen(path: Path) -> Image.Image:
@@ -119,7 +118,7 @@ def fail_line(lines: list[dict[str, Any]]) -> None:
 def test_the_judge_notices(spoil: Callable[[list[dict[str, Any]]], None], tmp_path: Path) -> None:
     """A right OUT passes, and one single thing wrong in it is found."""
     pictures = list(variants.make(tmp_path / "photos", 4))
-    expected = inputs.write_requests(tmp_path / "in.jsonl", pictures, 12)
+    expected = corpus.write_requests(tmp_path / "in.jsonl", pictures, 12)
     lines = [answer(i, want) for i, want in enumerate(expected)]
     out = tmp_path / "out.jsonl"
 
