@@ -72,7 +72,13 @@ class Body:
         return f"Body({self.size} bytes, {len(self.images)} pictures)"
 
     def payload(self, idle_s: float) -> bytes | Payload:
-        """What aiohttp is to send; `idle_s` bounds each wait for the server to take more."""
+        """What aiohttp is to send; `idle_s` bounds each wait for the server to take more.
+
+        Raises:
+            RuntimeError: the pictures were dropped; what is left is not the request.
+        """
+        if len(self.images) + 1 != len(self.pieces):
+            raise RuntimeError(f"a body of {self.size} bytes was already sent: make it again")
         if not self.images and self.size <= WHOLE_BYTES:
             return self.pieces[0]
         return _PieceWise(self, idle_s)

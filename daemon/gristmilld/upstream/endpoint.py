@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+from gristmill import __version__
 from gristmill.contract.failure import Failure
 from gristmilld.upstream.limits import Limits, Pass
 from gristmilld.upstream.outcome import Answer
@@ -22,6 +23,7 @@ from gristmilld.upstream.outcome import Answer
 if TYPE_CHECKING:
     from gristmilld.config import EndpointConfig
 
+USER_AGENT = f"gristmill/{__version__}"
 MAX_TARGETS = 64
 """Paths whose URL is remembered; a job has one or two."""
 
@@ -114,7 +116,7 @@ class Endpoint:
 
 
 def _headers(config: EndpointConfig) -> CIMultiDictProxy[str]:
-    headers = CIMultiDict({"Content-Type": "application/json"})
+    headers = CIMultiDict({"Content-Type": "application/json", "User-Agent": USER_AGENT})
     if config.key is not None:
         headers["Authorization"] = f"Bearer {config.key.reveal()}"
     return CIMultiDictProxy(headers)

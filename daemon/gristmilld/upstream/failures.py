@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from gristmill.contract.failure import Failure, FailureClass
 from gristmilld.upstream import wordings
 from gristmilld.upstream.errorbody import ErrorBody, read, retry_after_s
@@ -38,9 +40,11 @@ def classify_response(status: int, headers: Mapping[str, str], body: bytes, path
 
 def error_in_ok(failure: FailedCall, status: int, headers: Mapping[str, str], body: bytes) -> FailedCall:
     """Refine a failure that was found in a 2xx: an error that names its own status means that status."""
+    if failure.cls is not _C.TRANSIENT:
+        return msgspec.structs.replace(failure, status_code=status)
     error = read(body)
-    if failure.cls is not _C.TRANSIENT or failure.shape is not None or not error.is_json:
-        return _of(failure.cls, failure.message, status, error, failure.shape, retry_after_s(headers, error))
+    if failure.shape is not None or not error.is_json:
+        return _of(_C.TRANSIENT, failure.message, status, error, failure.shape, retry_after_s(headers, error))
     inner = error.status
     if inner is None and not says(error.text, wordings.CONTEXT + wordings.NO_BALANCE):
         return _of(_C.TRANSIENT, failure.message, status, error, None, retry_after_s(headers, error))

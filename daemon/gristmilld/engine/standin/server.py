@@ -30,6 +30,9 @@ CALLS = {
 MAX_BODY_BYTES = 256 << 20
 KEEPALIVE_S = 5.0
 """As uvicorn's."""
+BACKLOG = 4096
+SHUTDOWN_S = 0.2
+"""Requests in flight have so long to end when it is closed."""
 
 
 class _Connection(web.RequestHandler):
@@ -76,9 +79,9 @@ class StandIn:
         Raises:
             OSError: the address cannot be listened on.
         """
-        self._runner = web.ServerRunner(_Server(self._handle, handler_cancellation=True))
+        self._runner = web.ServerRunner(_Server(self._handle, handler_cancellation=True), shutdown_timeout=SHUTDOWN_S)
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port, backlog=4096, shutdown_timeout=0.2).start()
+        await web.TCPSite(self._runner, host, port, backlog=BACKLOG).start()
         self.port = self._runner.addresses[0][1]
 
     async def close(self) -> None:
