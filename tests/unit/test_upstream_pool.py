@@ -65,7 +65,7 @@ def test_ties_take_turns(clock):
 
 
 def test_a_job_may_name_endpoints_by_name_or_url(clock):
-    """Names, base URLs in any spelling, nothing for all; an unknown one gives none."""
+    """Names, base URLs in any spelling, nothing for all; an unknown name gives none."""
     pool = make(clock, "a", "b", "c")
     assert [e.name for e in pool.among(["b"])] == ["b"]
     assert [e.name for e in pool.among(["http://c:8000/", "a"])] == ["c", "a"]
@@ -73,6 +73,14 @@ def test_a_job_may_name_endpoints_by_name_or_url(clock):
     assert len(pool.among([])) == len(pool.among(None)) == 3
     assert pool.pick(["nope"]) is None
     assert pool.next_ready_in_s(["nope"]) is None
+
+
+def test_a_url_that_is_not_configured_goes_without_a_key(clock):
+    """A job cannot borrow a key by naming another URL; the same one again is the same endpoint."""
+    pool = make(clock, "a", key=Secret("sk-1"))
+    (other,) = pool.among(["http://other:9000"])
+    assert (other.url, "Authorization" in other.headers) == ("http://other:9000/v1", False)
+    assert pool.among(["http://other:9000/v1", "a"]) == (other, pool.endpoints[0])
 
 
 def test_an_endpoint_that_is_down_or_cooling_is_passed_over(clock):

@@ -114,32 +114,15 @@ class UpstreamClient:
 
         Whatever the network or the server does is a value; only cancellation raises.
         """
-        return await self._call("POST", endpoint, path, body.payload(timeouts.idle_s), timeouts, wants_json, fresh)
-
-    async def get(self, endpoint: Endpoint, path: str, timeouts: Timeouts) -> Answer | FailedCall:
-        """GET `path` of `endpoint` once, on a new connection; the answer is any JSON object without `error`."""
-        return await self._call("GET", endpoint, path, None, timeouts, wants_json=False, fresh=True)
-
-    async def _call(
-        self,
-        method: str,
-        endpoint: Endpoint,
-        path: str,
-        data: bytes | aiohttp.Payload | None,
-        timeouts: Timeouts,
-        wants_json: bool,
-        fresh: bool,
-    ) -> Answer | FailedCall:
         session = self._fresh if fresh else self._session
         assert session is not None, "the client is not open"
         _connected.set(False)
         begun_s = time.monotonic()
         answered_s = 0.0
         try:
-            async with session.request(
-                method,
+            async with session.post(
                 endpoint.target(path),
-                data=data,
+                data=body.payload(timeouts.idle_s),
                 headers=endpoint.headers,
                 allow_redirects=False,
                 timeout=self._clocks.get(timeouts) or self._new_clock(timeouts),

@@ -102,7 +102,7 @@ def parse_fault(text: str) -> Fault:
         elif value:
             fields["reason" if kind == "finish" else "seconds"] = value if kind == "finish" else float(value)
         return msgspec.convert(fields, Fault)
-    except msgspec.ValidationError:
+    except ValueError:  # msgspec's, too
         raise ValueError(
             f"{text!r} is no fault: write it like 429=2@0.1, 503@0.05, stall=3@0.01 or reset@0.01"
         ) from None
