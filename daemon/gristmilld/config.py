@@ -68,6 +68,9 @@ class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True):
     insecure: bool = False
     proxy: str | None = None
 
+    def __repr__(self) -> str:
+        return f"EndpointConfig(name={self.name!r}, url={self.url!r})"
+
 
 class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One daemon: its supervisor, its control process and its workers.
@@ -154,6 +157,24 @@ class ControlSpec(msgspec.Struct, frozen=True, kw_only=True):
     parent_fd: int
     notices_fd: int
     acks_fd: int
+
+
+class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What the forked server of metrics and health needs to know; `heartbeat_fd` and `parent_fd` as in `WorkerSpec`.
+
+    Attributes:
+        generation: counts its starts, from 0.
+        listen_fd: the listening socket, made by the supervisor, so that a restarted server keeps the port.
+
+    SIGTERM and SIGINT end it with exit code 0.
+    """
+
+    config: DaemonConfig
+    daemon_id: str
+    generation: int
+    heartbeat_fd: int
+    parent_fd: int
+    listen_fd: int
 
 
 def default_workers() -> int:

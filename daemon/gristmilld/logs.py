@@ -25,6 +25,7 @@ def set_up(process: str, *, log_format: LogFormat = "text", level: str = "info")
         log_format: ``text`` or ``json``.
         level: the least severity that is written: debug, info, warning or error.
     """
+    logging.raiseExceptions = False  # a closed stderr must not stop the work
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter(process) if log_format == "json" else _TextFormatter(process))
     root = logging.getLogger()
@@ -68,7 +69,7 @@ class _TextFormatter(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
         parts = [self._time(record), record.levelname.lower(), self._process, record.getMessage()]
         parts += [f"{name}={value}" for name, value in self._fields(record).items()]
-        line = " ".join(parts)
+        line = " ".join(parts).replace("\n", "\\n")  # one event is one line: nobody can forge another
         error = self._error(record)
         return f"{line}: {error}" if error else line
 

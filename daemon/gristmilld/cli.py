@@ -1,0 +1,135 @@
+"""The command ``gristmilld``.
+
+``up`` becomes the supervisor in this very process: nothing here starts a thread, a loop or a connection before the
+first fork.
+
+Exit codes: 0 stopped as asked; 1 a child died again and again before it was up; 2 a wrong option, setting or store;
+3 refused from outside, a person has to act.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import sys
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from gristmill import __version__
+from gristmilld.config import EXIT_USAGE, DaemonConfig
+
+NEEDED = ("aiohttp", "prometheus_client")
+PRELOADED = ("asyncio", "aiohttp", "pybase64", "redis.asyncio", "uvloop")
+"""Imported before the first fork, so that children share the pages and a restart takes no time. None starts a thread
+or opens a file when imported."""
+
+
+class _Commands(click.Group):
+    """Imports a command only when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), "standin"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != "standin":
+            return super().get_command(ctx, cmd_name)
+        _require_extra()
+        from gristmilld.engine.standin import standin_command
+
+        return standin_command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="gristmilld")
+def main() -> None:
+    """The daemon that takes requests from the queue and sends them to model servers."""
+
+
+@main.command()
+@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Settings and endpoints, as TOML; see the documentation.")  # fmt: skip
+@click.option("--redis", metavar="URL",
+              help="The store (env GRISTMILL_REDIS_URL); without it, the embedded store of --state-dir.")  # fmt: skip
+@click.option("-e", "--endpoint", "endpoints", multiple=True, metavar="URL|NAME",
+              help="A model server, or the name of a configured one; may be repeated.")  # fmt: skip
+@click.option("--workers", type=click.IntRange(1, 1024), help="Worker processes; by default one per core, at most 8.")
+@click.option("--concurrency", type=click.IntRange(1, 65_536), help="Requests in flight per worker; 256 by default.")
+@click.option("--pool", metavar="NAME", help="Work only on jobs of this pool.")
+@click.option("--allow-root", "allowed_roots", multiple=True, metavar="DIR",
+              help="A folder beneath which pictures may be read by reference; may be repeated.")  # fmt: skip
+@click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Serve /metrics, /healthz and /readyz there.")
+@click.option("--state-dir", metavar="DIR", help="Where the embedded store lies.")
+@click.option("--exit-with-parent", is_flag=True, help="Stop at the end of stdin, as on SIGTERM.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), help="For people (the default) or for machines.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="The least that is logged.")
+def up(exit_with_parent: bool, **given: Any) -> None:
+    """Run supervisor, workers and control until told to stop.
+
+    SIGTERM or Ctrl-C stops: workers finish what is in flight within the drain budget and put the rest back. A second
+    one puts everything back at once; a third kills. SIGHUP is ignored: changed settings take a restart.
+    """
+    from gristmilld.settings import Flags, SettingsError, load
+
+    try:
+        config = load(Flags(**given), os.environ)
+        _require_extra()
+        _fit_open_files(config)
+    except SettingsError as error:
+        raise _Refusal(str(error)) from error
+    sys.exit(_run(config, exit_with_parent=exit_with_parent))
+
+
+class _Refusal(click.ClickException):
+    """A setting, or what is installed, doesn't do: one sentence, and nothing has been started."""
+
+    exit_code = EXIT_USAGE
+
+
+def _require_extra() -> None:
+    if any(importlib.util.find_spec(name) is None for name in NEEDED):
+        raise _Refusal("the daemon's libraries are not installed: pip install 'gristmill[daemon]'")
+
+
+def _fit_open_files(config: DaemonConfig) -> None:
+    from gristmilld.supervisor.limits import explain_misfit, raise_open_files
+
+    misfit = explain_misfit(config.concurrency, raise_open_files())
+    if misfit:
+        raise _Refusal(misfit)
+
+
+def _run(config: DaemonConfig, *, exit_with_parent: bool) -> int:
+    """Open the embedded store where no other is given, then supervise; the exit code."""
+    from gristmill.embedded import EmbeddedStore, EmbeddedStoreError
+    from gristmilld import logs
+    from gristmilld.control.main import run_control
+    from gristmilld.supervisor.loop import Entries, Supervisor
+
+    logs.set_up("supervisor", log_format=config.log_format, level=config.log_level)
+    for name in PRELOADED:
+        if importlib.util.find_spec(name) is not None:
+            importlib.import_module(name)
+    with ExitStack() as stack:
+        revive = None
+        if not config.redis:
+            try:
+                store = stack.enter_context(EmbeddedStore.open(Path(config.state_dir)))
+            except EmbeddedStoreError as error:
+                raise _Refusal(str(error)) from error
+            config, revive = msgspec.structs.replace(config, redis=store.url), store.revive
+        entries = Entries(worker=_work, control=partial(run_control, revive=revive))
+        daemon_id = f"d{secrets.token_hex(5)}"
+        return Supervisor(config, daemon_id, entries, exit_with_parent=exit_with_parent).run()
+
+
+def _work(spec: Any) -> int:
+    """Runs in a worker alone: what it imports may open files that no two processes should share."""
+    from gristmilld.worker.main import run_worker
+
+    return run_worker(spec)

@@ -1,0 +1,250 @@
+"""Settings: the file, the flags and the environment become one checked `DaemonConfig`.
+
+A flag goes before the environment, the environment before the file, the file before the default. ``-e`` replaces the
+file's endpoints; where it names one of them, by name or URL, that one is meant, with its own key. The environment's
+endpoint (``OPENAI_BASE_URL``) is used when neither names any. The environment's key (``OPENAI_API_KEY``) goes to the
+endpoints of ``-e`` and of the environment alone: whoever wrote the file has said there which key goes where.
+
+The file is TOML; its top level has the fields of `DaemonConfig` that `_File` lists, and a table for each endpoint::
+
+    redis = "redis://store:6379/0"
+    workers = 4
+
+    [endpoints.local]
+    url = "http://localhost:8000/v1"
+    key_env = "LOCAL_KEY"
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from gristmill.contract.url import normalise_base_url
+from gristmill.embedded import default_state_dir
+from gristmilld.config import DEFAULT_CONCURRENCY, DaemonConfig, EndpointConfig, Secret, default_workers
+
+REDIS_ENV = "GRISTMILL_REDIS_URL"
+BASE_URL_ENVS = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
+KEY_ENV = "OPENAI_API_KEY"
+
+T = TypeVar("T")
+
+_POOL_CHARS = frozenset(string.ascii_letters + string.digits + "-_.")
+
+
+class SettingsError(ValueError):
+    """A setting is wrong: one sentence that says which, where and how to mend it. It holds no key or password."""
+
+
+class _EndpointTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[endpoints.NAME]``: `EndpointConfig`, with the place of the key instead of the key."""
+
+    url: str
+    key_env: str | None = None
+    key_file: str | None = None
+    max_in_flight: int = 0
+    ca_file: str | None = None
+    insecure: bool = False
+    proxy: str | None = None
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the file may hold; None where it says nothing and a default depends on the machine."""
+
+    redis: str | None = None
+    pool: str = "default"
+    workers: int | None = None
+    concurrency: int = DEFAULT_CONCURRENCY
+    in_flight_bytes: int = 512 << 20
+    lease_ttl_s: float = 30.0
+    drain_s: float = 30.0
+    hang_s: float = 60.0
+    allowed_roots: list[str] = []
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
+    state_dir: str | None = None
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    endpoints: dict[str, _EndpointTable] = {}
+
+
+class Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line says; None or empty where it says nothing."""
+
+    config: Path | None = None
+    redis: str | None = None
+    endpoints: Sequence[str] = ()
+    workers: int | None = None
+    concurrency: int | None = None
+    pool: str | None = None
+    allowed_roots: Sequence[str] = ()
+    metrics_port: int | None = None
+    state_dir: str | None = None
+    log_format: Literal["text", "json"] | None = None
+    log_level: Literal["debug", "info", "warning", "error"] | None = None
+
+
+def load(flags: Flags, env: Mapping[str, str]) -> DaemonConfig:
+    """The daemon's configuration; its `redis` is empty where the embedded store is to be used.
+
+    Raises:
+        SettingsError: something is wrong or missing.
+    """
+    file = _read(flags.config) if flags.config else _File()
+    config = DaemonConfig(
+        redis=flags.redis or env.get(REDIS_ENV) or file.redis or "",
+        endpoints=_endpoints(flags.endpoints, file.endpoints, env),
+        pool=_first(flags.pool, file.pool),
+        workers=_first(flags.workers, file.workers, default_workers()),
+        concurrency=_first(flags.concurrency, file.concurrency),
+        in_flight_bytes=file.in_flight_bytes,
+        lease_ttl_s=file.lease_ttl_s,
+        drain_s=file.drain_s,
+        hang_s=file.hang_s,
+        allowed_roots=[_folder(root) for root in (*file.allowed_roots, *flags.allowed_roots)],
+        metrics_host=file.metrics_host,
+        metrics_port=flags.metrics_port if flags.metrics_port is not None else file.metrics_port,
+        state_dir=flags.state_dir or file.state_dir or str(default_state_dir()),
+        log_format=_first(flags.log_format, file.log_format),
+        log_level=_first(flags.log_level, file.log_level),
+    )
+    _check(config)
+    return config
+
+
+def _first(*values: T | None) -> T:
+    """The first that is not None; the last is not."""
+    return next(value for value in values if value is not None)
+
+
+def _read(path: Path) -> _File:
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=_File)
+    except OSError as error:
+        raise SettingsError(f"cannot read the configuration {path}: {error.strerror}; is the path right?") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise SettingsError(f"the configuration {path} is wrong: {error}") from error
+
+
+# -- endpoints
+
+
+def _endpoints(
+    chosen: Sequence[str], tables: Mapping[str, _EndpointTable], env: Mapping[str, str]
+) -> list[EndpointConfig]:
+    configured = {name: _from_table(name, table, env) for name, table in tables.items()}
+    if chosen:
+        endpoints = [_choose(text, configured, env) for text in chosen]
+    elif configured:
+        endpoints = list(configured.values())
+    else:
+        endpoints = [_from_url(env[name], env, name) for name in BASE_URL_ENVS if env.get(name)][:1]
+    if not endpoints:
+        raise SettingsError(
+            "no endpoint is given: say where the model server is with -e http://HOST:PORT, "
+            "OPENAI_BASE_URL, or [endpoints.NAME] in the configuration"
+        )
+    return _distinct(endpoints)
+
+
+def _distinct(endpoints: list[EndpointConfig]) -> list[EndpointConfig]:
+    """Each endpoint once, each name once: ``http://h`` and ``https://h`` would both be called ``h``."""
+    named: dict[str, EndpointConfig] = {}
+    for endpoint in endpoints:
+        if named.setdefault(endpoint.name, endpoint).url != endpoint.url:
+            named[endpoint.url] = msgspec.structs.replace(endpoint, name=endpoint.url)
+    return list(named.values())
+
+
+def _choose(text: str, configured: Mapping[str, EndpointConfig], env: Mapping[str, str]) -> EndpointConfig:
+    """The endpoint that ``-e TEXT`` means."""
+    if text in configured:
+        return configured[text]
+    if "://" not in text and configured:
+        raise SettingsError(f"-e {text}: no endpoint of this name is configured (there is {', '.join(configured)})")
+    new = _from_url(text, env, "-e")
+    return next((endpoint for endpoint in configured.values() if endpoint.url == new.url), new)
+
+
+def _from_url(text: str, env: Mapping[str, str], where: str) -> EndpointConfig:
+    url = _base_url(text, where)
+    key = env.get(KEY_ENV, "").strip()
+    return EndpointConfig(name=url.partition("://")[2].removesuffix("/v1"), url=url, key=Secret(key) if key else None)
+
+
+def _from_table(name: str, table: _EndpointTable, env: Mapping[str, str]) -> EndpointConfig:
+    where = f"endpoint {name!r}"
+    if table.max_in_flight < 0:
+        raise SettingsError(f"{where}: max_in_flight is 0 (unbounded) or more, not {table.max_in_flight}")
+    if table.ca_file is not None and not Path(table.ca_file).is_file():
+        raise SettingsError(f"{where}: there is no certificate file {table.ca_file}")
+    return EndpointConfig(
+        name=name,
+        url=_base_url(table.url, where),
+        key=_key(table, env, where),
+        max_in_flight=table.max_in_flight,
+        ca_file=table.ca_file,
+        insecure=table.insecure,
+        proxy=table.proxy,
+    )
+
+
+def _base_url(text: str, where: str) -> str:
+    try:
+        return normalise_base_url(text)
+    except ValueError as error:
+        raise SettingsError(f"{where}: {error}") from None
+
+
+def _key(table: _EndpointTable, env: Mapping[str, str], where: str) -> Secret | None:
+    if table.key_env is not None and table.key_file is not None:
+        raise SettingsError(f"{where}: give key_env or key_file, not both")
+    if table.key_env is not None:
+        key = env.get(table.key_env, "").strip()
+        if not key:
+            raise SettingsError(f"{where}: the environment has no {table.key_env}: export it, or remove key_env")
+        return Secret(key)
+    if table.key_file is None:
+        return None
+    try:
+        key = Path(table.key_file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        raise SettingsError(f"{where}: the key file {table.key_file} cannot be read") from None
+    if not key:
+        raise SettingsError(f"{where}: the key file {table.key_file} is empty")
+    return Secret(key)
+
+
+# -- checks
+
+
+def _folder(text: str) -> str:
+    path = Path(text).expanduser().absolute()
+    if not path.is_dir():
+        raise SettingsError(f"allowed root {text}: there is no such folder")
+    return str(path)
+
+
+def _check(config: DaemonConfig) -> None:
+    if not config.pool or not _POOL_CHARS.issuperset(config.pool):
+        raise SettingsError(f"a pool's name has letters, digits, '-', '_' and '.', not {config.pool!r}")
+    if config.redis and "://" not in config.redis:
+        raise SettingsError("the store's URL starts with redis://, rediss:// or unix://: redis://localhost:6379/0")
+    for name, low, high in (
+        ("workers", 1, 1024),
+        ("concurrency", 1, 65_536),
+        ("in_flight_bytes", 1 << 20, 1 << 40),
+        ("lease_ttl_s", 5, 3600),
+        ("drain_s", 0, 86_400),
+        ("hang_s", 5, 86_400),
+    ):
+        value = getattr(config, name)
+        if not low <= value <= high:
+            raise SettingsError(f"{name} is from {low} to {high}, not {value}")
+    if config.metrics_port is not None and not 0 <= config.metrics_port <= 65_535:
+        raise SettingsError(f"metrics_port is a port, 0 to 65535, not {config.metrics_port}")
