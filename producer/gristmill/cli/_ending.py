@@ -7,19 +7,21 @@ import json
 import re
 import shlex
 import sys
-from typing import Any
 
 import click
+import msgspec
 
 from gristmill.cli._errors import ExitCode
-from gristmill.cli._jobview import most_first, paused, report
+from gristmill.cli._jobview import paused, summarise
 from gristmill.cli._output import Output
 from gristmill.cli._talk import Talk, say
-from gristmill.cli._units import format_duration
-from gristmill.cli._watching import Watcher, place_of
+from gristmill.cli._watching import PERIOD_S, Watcher, place_of
 from gristmill.cli._working import End, Outcome
 from gristmill.contract.lifecycle import TERMINAL, JobState
+from gristmill.outlet.assemble import Outcome as Assembling
 from gristmill.outlet.errors import DiskError
+from gristmill.outlet.proof import prove
+from gristmill.outlet.summary import Summary
 from gristmill.outlet.workdir import Work
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.replies import JobSnapshot
@@ -28,33 +30,18 @@ from gristmill.queue.store import OUTAGES
 _PASSWORD = re.compile(r"(://[^/@]*:)[^/@]*(@)")
 
 
-def exit_code(found: dict[str, Any]) -> ExitCode:
-    """The exit code of a job that has ended, from its report."""
-    if found["state"] != JobState.COMPLETE:
+def exit_code(summary: Summary) -> ExitCode:
+    """The exit code of a job that has ended."""
+    if summary.state != JobState.COMPLETE:
         return ExitCode.ENDED_EARLY
-    return ExitCode.FAILED_REQUESTS if found["failed"] else ExitCode.OK
+    return ExitCode.FAILED_REQUESTS if summary.failed else ExitCode.OK
 
 
-def tell_report(found: dict[str, Any], *, as_json: bool) -> None:
-    """The summary on stderr, and the object on stdout when asked for."""
-    for line in summary_lines(found):
-        say(line)
+def tell(summary: Summary, *, as_json: bool) -> None:
+    """The summary on stderr, and as an object on stdout when asked for."""
+    say(summary.to_text())
     if as_json:
-        click.echo(json.dumps(found))
-
-
-def summary_lines(found: dict[str, Any]) -> list[str]:
-    """Counts, failures by class, tokens and time, for people."""
-    parts = [f"{found['ok']:,} ok", f"{found['failed']:,} failed"]
-    parts += [f"{found[key]:,} {key.replace('_', ' ')}" for key in ("waiting", "in_flight", "not_run") if found[key]]
-    lines = [f"{found['state']}: {found['total']:,} requests: {', '.join(parts)}"]
-    lines += [f"  {n:>9,}  {cls}" for cls, n in most_first(found["by_class"])]
-    tokens = found["tokens"]
-    lines.append(
-        f"{found['attempts']:,} attempts; tokens: {tokens['prompt']:,} prompt, {tokens['completion']:,} completion; "
-        f"{format_duration(found['wall_s'])}"
-    )
-    return lines
+        click.echo(json.dumps(summary.to_json()))
 
 
 def same_command() -> str:
@@ -62,11 +49,10 @@ def same_command() -> str:
     return shlex.join(["producer", *(_PASSWORD.sub(r"\1***\2", word) for word in sys.argv[1:])])
 
 
-def run_report(snapshot: JobSnapshot) -> dict[str, Any]:
-    """`report` over all lines of INPUT, those that an earlier run had finished included."""
-    found = report(snapshot)
-    carried = place_of(snapshot).carried
-    return {**found, "total": found["total"] + carried, "ok": found["ok"] + carried}
+def with_carried(snapshot: JobSnapshot) -> Summary:
+    """The job's counts, with the lines that an earlier run had finished."""
+    summary, carried = summarise(snapshot), place_of(snapshot).carried
+    return msgspec.structs.replace(summary, total=summary.total + carried, ok=summary.ok + carried)
 
 
 async def conclude(
@@ -77,24 +63,46 @@ async def conclude(
     talk: Talk,
     watcher: Watcher,
     *,
-    as_json: bool,
     private: bool,
+    as_json: bool,
 ) -> int:
-    """Bring OUT to its best state, tell how it went and what to do, and return the exit code.
+    """Bring OUT to its best state, prove it, tell how it went and what to do, and return the exit code.
 
     A job that has ended leaves nothing behind but OUT: no work folder, and a `private` one nothing in the store either.
+
+    Raises:
+        ProofError: the counts differ; everything is kept.
     """
     snapshot = await _last_look(queue, watcher)
+    summary = with_carried(snapshot)
     if outcome.end != End.DISK:
-        outcome = await _assemble(outcome, output, watcher)
+        watcher.finalizing = True
+        finishing = asyncio.create_task(asyncio.to_thread(_finish, outcome, snapshot, work, output, talk))
+        while not finishing.done():
+            await watcher.look()
+            await asyncio.wait({finishing}, timeout=PERIOD_S)
+        try:
+            summary = finishing.result()
+        except DiskError as error:
+            outcome = Outcome(End.DISK, str(error))
     talk.pause()
-    found = run_report(snapshot)
     if outcome.end == End.FINISHED and snapshot.state in TERMINAL:
         if private:
             await queue.remove()
         work.remove()
-    tell_report(found, as_json=as_json)
-    return _explain(outcome, snapshot, found, private=private)
+    tell(summary, as_json=as_json)
+    return _explain(outcome, snapshot, summary, private=private)
+
+
+def _finish(outcome: Outcome, snapshot: JobSnapshot, work: Work, output: Output, talk: Talk) -> Summary:
+    """Complete and prove OUT; blocks on the disk."""
+    assembled = output.finish(fed=outcome.fed)
+    if assembled.unused:
+        talk.say(
+            f"{assembled.unused:,} finished lines are asked for by no line of INPUT any more: see {work.unused_path}"
+        )
+    in_out = assembled.outcome != Assembling.KEPT
+    return prove(work, snapshot, in_out=in_out, rolled_back=outcome.rolled_back)
 
 
 async def _last_look(queue: LeaseQueue, watcher: Watcher) -> JobSnapshot:
@@ -106,24 +114,12 @@ async def _last_look(queue: LeaseQueue, watcher: Watcher) -> JobSnapshot:
         return watcher.snapshot
 
 
-async def _assemble(outcome: Outcome, output: Output, watcher: Watcher) -> Outcome:
-    watcher.finalizing = True
-    await watcher.look()
-    try:
-        assembled = await asyncio.to_thread(output.finish, fed=outcome.fed)
-    except DiskError as error:
-        return Outcome(End.DISK, str(error))
-    if assembled.unused:
-        say(f"{assembled.unused:,} finished lines are asked for by no line of INPUT any more: see OUT.unused")
-    return outcome
-
-
-def _explain(outcome: Outcome, snapshot: JobSnapshot, found: dict[str, Any], *, private: bool) -> int:
+def _explain(outcome: Outcome, snapshot: JobSnapshot, summary: Summary, *, private: bool) -> int:
     """Say why the work ended and what to do now; the exit code."""
     again = f"the same command goes on from here:\n  {same_command()}"
     match outcome.end:
         case End.FINISHED if snapshot.state in TERMINAL:
-            return exit_code(found)
+            return exit_code(summary)
         case End.FINISHED:
             say(f"took what was there; job {snapshot.job} is {snapshot.state}")
             return ExitCode.OK

@@ -5,36 +5,35 @@ The JSON has the keys that `run`, `status` and `submit --wait` share; counts com
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from gristmill.cli._progress import Facts
 from gristmill.cli._units import format_bytes, format_duration
 from gristmill.contract.lifecycle import TERMINAL, JobState, PauseReason
 from gristmill.contract.manifest import Manifest
+from gristmill.outlet.summary import Summary, Tokens
 from gristmill.queue.replies import JobSnapshot
 
 
-def report(snapshot: JobSnapshot) -> dict[str, Any]:
-    """The job as one flat object; `total` is what has been fed so far until the input has been read to its end."""
+def summarise(snapshot: JobSnapshot) -> Summary:
+    """The job as it stands; `total` is what has been fed so far until the input has been read to its end."""
     total = snapshot.prod if snapshot.n is None else snapshot.n
     open_ = total - snapshot.done - snapshot.in_flight
     ended = snapshot.state in TERMINAL
-    return {
-        "job": snapshot.job,
-        "state": str(snapshot.state),
-        "total": total,
-        "ok": snapshot.ok,
-        "failed": snapshot.failed,
-        "waiting": 0 if ended else open_,
-        "in_flight": snapshot.in_flight,
-        "not_run": open_ if ended else 0,
-        "by_class": {str(cls): n for cls, n in sorted(snapshot.by_class.items()) if n},
-        "attempts": snapshot.attempts,
-        "tokens": {"prompt": snapshot.prompt_tokens, "completion": snapshot.completion_tokens},
-        "wall_s": wall_s(snapshot),
-    }
+    return Summary(
+        job=snapshot.job,
+        state=str(snapshot.state),
+        total=total,
+        ok=snapshot.ok,
+        failed=snapshot.failed,
+        waiting=0 if ended else open_,
+        in_flight=snapshot.in_flight,
+        not_run=open_ if ended else 0,
+        by_class={str(cls): n for cls, n in sorted(snapshot.by_class.items()) if n},
+        attempts=snapshot.attempts,
+        tokens=Tokens(snapshot.prompt_tokens, snapshot.completion_tokens),
+        wall_s=wall_s(snapshot),
+    )
 
 
 def wall_s(snapshot: JobSnapshot) -> float:
@@ -113,23 +112,23 @@ class _Place(msgspec.Struct):
 
 def human(snapshot: JobSnapshot, manifest: Manifest, daemons: int) -> list[str]:
     """The lines of `producer status`."""
-    r = report(snapshot)
-    total = f"{r['total']:,}" if snapshot.closed else f"{r['total']:,} fed so far"
+    s = summarise(snapshot)
+    total = f"{s.total:,}" if snapshot.closed else f"{s.total:,} fed so far"
+    rest = f"{s.not_run:,} not run" if s.not_run else f"{s.waiting:,} waiting"
+    held, mark = format_bytes(snapshot.payload_bytes), format_bytes(snapshot.payload_mark_bytes)
+    results, top = format_bytes(snapshot.results_bytes), format_bytes(snapshot.results_mark_bytes)
     lines = [
         f"job        {snapshot.job}{f'  ({manifest.name})' if manifest.name else ''}",
         f"state      {_state(snapshot)}",
-        f"requests   {total}: {r['ok']:,} ok, {r['failed']:,} failed, {r['in_flight']:,} in flight, "
-        + (f"{r['not_run']:,} not run" if r["not_run"] else f"{r['waiting']:,} waiting"),
+        f"requests   {total}: {s.ok:,} ok, {s.failed:,} failed, {s.in_flight:,} in flight, {rest}",
     ]
-    if r["by_class"]:
-        lines.append("failed     " + ", ".join(f"{cls} {n:,}" for cls, n in most_first(r["by_class"])))
-    tokens, held, mark = r["tokens"], format_bytes(snapshot.payload_bytes), format_bytes(snapshot.payload_mark_bytes)
-    results, top = format_bytes(snapshot.results_bytes), format_bytes(snapshot.results_mark_bytes)
+    if s.by_class:
+        lines.append("failed     " + ", ".join(f"{cls} {n:,}" for cls, n in _most_first(s.by_class)))
     lines += [
-        f"attempts   {r['attempts']:,}; tokens: {tokens['prompt']:,} prompt, {tokens['completion']:,} completion",
+        f"attempts   {s.attempts:,}; tokens: {s.tokens.prompt:,} prompt, {s.tokens.completion:,} completion",
         f"store      {held} of input (mark {mark}), {results} of results (mark {top})",
+        f"time       {format_duration(s.wall_s)}; {daemons} daemon{'' if daemons == 1 else 's'} connected",
     ]
-    lines.append(f"time       {format_duration(r['wall_s'])}; {daemons} daemon{'' if daemons == 1 else 's'} connected")
     for role, lease in (("feeder", snapshot.feeder), ("collector", snapshot.collector)):
         if lease is not None:
             lines.append(f"{role:<10} {lease.holder}")
@@ -142,7 +141,7 @@ def _state(snapshot: JobSnapshot) -> str:
     return str(snapshot.state) + ("" if snapshot.closed or snapshot.state in TERMINAL else ", feeding")
 
 
-def most_first(by_class: dict[str, int]) -> list[tuple[str, int]]:
+def _most_first(by_class: dict[str, int]) -> list[tuple[str, int]]:
     return sorted(by_class.items(), key=lambda item: (-item[1], item[0]))
 
 

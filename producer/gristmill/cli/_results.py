@@ -82,7 +82,7 @@ async def collect_into(
             )
             with interrupts(crew.kill) as asked:
                 outcome = await crew.run(asked)
-                return await conclude(outcome, queue, work, output, talk, watcher, as_json=as_json, private=False)
+                return await conclude(outcome, queue, work, output, talk, watcher, private=False, as_json=as_json)
 
 
 def _settle_in(work: Work, queue: LeaseQueue, store: Store) -> None:

@@ -206,9 +206,8 @@ class _Run:
             )
             with interrupts(crew.kill) as asked:
                 outcome = await crew.run(asked)
-                watcher.finalizing = True
                 return await conclude(
-                    outcome, queue, self._work, output, talk, watcher, as_json=self._options.as_json, private=True
+                    outcome, queue, self._work, output, talk, watcher, private=True, as_json=self._options.as_json
                 )
 
     async def _start_daemon(self, job: str, log: Path) -> asyncio.subprocess.Process:
@@ -223,6 +222,7 @@ class _Run:
             concurrency=self._options.concurrency,
             log=log,
             keep=self._store.descriptors,
+            extra=() if self._job.inline or self._store.embedded is None else ("--allow-root", "/"),
         )
 
     def _spec(self, job: str, encode: EncodeOptions, *, planned: bool) -> bytes:

@@ -47,12 +47,14 @@ class End(StrEnum):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """Attributes: `message` what to tell; `fed` whether the feeder came to the end of INPUT; `code` the feeder's."""
+    """Attributes: `message` what to tell; `fed` whether the feeder came to the end of INPUT; `code` the feeder's;
+    `rolled_back` whether the store lost a suffix, so that its counters may differ from the lines."""
 
     end: End
     message: str = ""
     fed: bool = False
     code: int = 1
+    rolled_back: bool = False
 
 
 class Crew:
@@ -91,6 +93,7 @@ class Crew:
         self._until = until
         self._private = private
         self._fed = feeder is None
+        self._rolled_back = False
         self._stop_collector = asyncio.Event()
         self._first: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
@@ -183,6 +186,7 @@ class Crew:
             take=self._take,
             grow=self._grow,
         )
+        self._rolled_back |= done.rolled_back
         return done.finished
 
     # --- in order
@@ -200,7 +204,7 @@ class Crew:
         await collector
         if outcome.end not in {End.FINISHED, End.DISK}:
             outcome = await self._collect_rest(outcome)
-        return msgspec.structs.replace(outcome, fed=fed)
+        return msgspec.structs.replace(outcome, fed=fed, rolled_back=self._rolled_back)
 
     async def _hold_back(self, outcome: Outcome) -> None:
         """Pause the job for the reason that ended the work, so that whoever looks at it later knows."""

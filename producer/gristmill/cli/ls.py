@@ -34,7 +34,7 @@ async def _ls(options: StoreOptions, as_json: bool) -> int:
                 continue
     found.sort(key=lambda pair: pair[0].created_at_ms)
     if as_json:
-        click.echo(json.dumps([{**_jobview.report(s), "name": m.name} for s, m in found]))
+        click.echo(json.dumps([{**_jobview.summarise(s).to_json(), "name": m.name} for s, m in found]))
     elif found:
         click.echo("\n".join(_jobview.table([_jobview.row(s, m) for s, m in found])))
     else:

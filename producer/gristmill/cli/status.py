@@ -24,7 +24,9 @@ def command(job: str, store: StoreOptions, as_json: bool) -> None:
         snapshot = await queue.snapshot()
         daemons = await count_daemons(queue, opened)
         if as_json:
-            click.echo(json.dumps({**_jobview.report(snapshot), "notes": _jobview.notes(snapshot, daemons)}))
+            click.echo(
+                json.dumps({**_jobview.summarise(snapshot).to_json(), "notes": _jobview.notes(snapshot, daemons)})
+            )
         else:
             click.echo("\n".join(_jobview.human(snapshot, await queue.manifest(), daemons)))
         return 0

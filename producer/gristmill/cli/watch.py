@@ -13,9 +13,8 @@ from gristmill.cli._options import StoreOptions, job_argument, json_option, stor
 @json_option
 def command(job: str, store: StoreOptions, as_json: bool) -> None:
     """Follow a job until it has ended; exits like a run of it would. Ctrl-C stops the watching, not the job."""
-    from gristmill.cli._ending import exit_code, tell_report
+    from gristmill.cli._ending import exit_code, tell, with_carried
     from gristmill.cli._jobs import DaemonCount, on_job
-    from gristmill.cli._jobview import report
     from gristmill.cli._session import Store
     from gristmill.cli._talk import Talk
     from gristmill.cli._watching import Watcher
@@ -26,8 +25,8 @@ def command(job: str, store: StoreOptions, as_json: bool) -> None:
         with Talk(manifest.name or job) as talk:
             watcher = Watcher(queue, opened, talk, trouble=DaemonCount(opened, manifest.pool).trouble)
             snapshot = await watcher.run()
-        found = report(snapshot)
-        tell_report(found, as_json=as_json)
-        return exit_code(found)
+        summary = with_carried(snapshot)
+        tell(summary, as_json=as_json)
+        return exit_code(summary)
 
     on_job(job, store, follow)
