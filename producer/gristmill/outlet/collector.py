@@ -1,0 +1,313 @@
+"""The collector: takes results out of the store, makes them durable, and only then acks them.
+
+One round is read, append and fsync (in a thread), ack. The rounds follow one another, so nothing is read twice; a round
+carries what has gathered meanwhile, so fsyncs and trips are shared the more the busier it is. Between the rounds it
+waits 20-250 ms when little comes, and not at all when a round was full.
+
+Whatever dies: what was read and not yet durable is still in the store, what is durable and not yet acked is read again
+and only acked, since the ledger knows the ordinal. So every result ends up in the ledger exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import TypeVar
+
+import msgspec
+
+from gristmill.contract.failure import CODES
+from gristmill.contract.lifecycle import TERMINAL, JobState
+from gristmill.contract.record import Record
+from gristmill.contract.record import decode as decode_record
+from gristmill.outlet.errors import CollectorBusyError, LeaseLostError
+from gristmill.outlet.events import Event, Progress, Report, RolledBack
+from gristmill.outlet.lines import encode_line, request_key, result_number
+from gristmill.outlet.outage import Patience, StoppedError, wait_for
+from gristmill.outlet.segments import Entry
+from gristmill.outlet.workdir import Work
+from gristmill.queue.errors import JobNotFoundError
+from gristmill.queue.leasequeue import LeaseQueue
+from gristmill.queue.replies import AckStatus, Role
+from gristmill.queue.store import OUTAGES
+
+T = TypeVar("T")
+Blocks = Mapping[int, Mapping[int, bytes]]
+
+ROUND_BYTES = 8 << 20
+LEASE_TTL_MS = 30_000
+_GATHER_S = 0.1
+_FIRST_IDLE_S = 0.02
+_MAX_IDLE_S = 0.25
+
+
+class Until(StrEnum):
+    """When `collect` ends by itself."""
+
+    FINISHED = "finished"
+    """The job is in a terminal state and everything is acked."""
+    DRAINED = "drained"
+    """Nothing is left to read now, whatever the state."""
+
+
+class Collected(msgspec.Struct, frozen=True):
+    """What one call of `collect` did.
+
+    Attributes:
+        state: the job's state when last seen; None when it was never asked.
+        new: lines made durable by this call.
+        repeated: records that were durable already and were only acked.
+        acked: records acked.
+        rolled_back: the store lost a suffix meanwhile, so its counters may differ from the lines.
+        finished: the end that `until` asked for was reached (else it was stopped).
+    """
+
+    state: JobState | None
+    new: int
+    repeated: int
+    acked: int
+    rolled_back: bool
+    finished: bool
+
+
+def _ignore(_: Event) -> None:
+    pass
+
+
+async def collect(
+    queue: LeaseQueue,
+    work: Work,
+    *,
+    token: str,
+    holder: str = "",
+    until: Until = Until.FINISHED,
+    stop: asyncio.Event | None = None,
+    take: bool = False,
+    grow: Callable[[], object] | None = None,
+    report: Report = _ignore,
+    lease_ttl_ms: int = LEASE_TTL_MS,
+    round_bytes: int = ROUND_BYTES,
+) -> Collected:
+    """Collect the job of `queue` into `work`'s ledger until the end that `until` names, or until `stop` is set.
+
+    Args:
+        token: this collector's own; names its lease.
+        holder: who we are, for others' messages.
+        stop: set it to end soon: what has been read is made durable and acked, the lease is released.
+        take: take the lease over from whoever holds it.
+        grow: called in a thread whenever lines may have become ready: `Grower.step`, or a writer to a stream.
+        report: called on the loop with what happens (`events`).
+        lease_ttl_ms: how long the lease outlives us.
+        round_bytes: most record bytes held at once, about.
+
+    Raises:
+        CollectorBusyError: another collector holds the lease, and `take` is not set.
+        LeaseLostError: another collector took it while we worked.
+        JobNotFoundError: the job was removed.
+        FormatError: a record of another version, or a damaged one.
+        DiskError: not durable; nothing of it was acked. Open the work anew to go on.
+    """
+    stop = stop or asyncio.Event()
+    lease = _Lease(queue, token, holder, lease_ttl_ms)
+    collector = _Collector(queue, work, lease, stop, until, grow, report, round_bytes)
+    try:
+        await collector.patience.call(lambda: lease.take(force=take))
+    except StoppedError:
+        return collector.result(finished=False)
+    keeper = asyncio.create_task(lease.keep())
+    try:
+        return await collector.run()
+    finally:
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
+        await lease.release()
+
+
+class _Lease:
+    """The collector's lease on the job: taken once, renewed thrice per lifetime."""
+
+    def __init__(self, queue: LeaseQueue, token: str, holder: str, ttl_ms: int) -> None:
+        self._queue = queue
+        self.token = token
+        self._holder = holder
+        self._ttl_ms = ttl_ms
+        self.lost = False
+
+    async def take(self, *, force: bool = False) -> None:
+        reply = await self._queue.take_lease(Role.COLLECTOR, self.token, self._holder, self._ttl_ms, force=force)
+        if not reply.granted:
+            raise CollectorBusyError(self._queue.job, reply.holder, reply.expires_in_ms)
+
+    async def retake(self) -> None:
+        """Get it back where nobody else took it: it lapsed, or the store forgot it.
+
+        Raises:
+            LeaseLostError: somebody else has it.
+        """
+        try:
+            await self.take()
+        except CollectorBusyError:
+            self.lost = True
+            raise LeaseLostError(self._queue.job) from None
+
+    async def keep(self) -> None:
+        """Renew until cancelled or lost; an outage is no reason to stop trying."""
+        while not self.lost:
+            await asyncio.sleep(self._ttl_ms / 3000)
+            try:
+                if not await self._queue.renew_lease(Role.COLLECTOR, self.token, self._ttl_ms):
+                    await self.retake()
+            except OUTAGES:
+                continue
+            except (LeaseLostError, JobNotFoundError):
+                return  # the next round meets the same and tells the caller
+
+    async def release(self) -> None:
+        """Give it back; when the store does not answer within a second it lapses by itself."""
+        if self.lost:
+            return
+        try:
+            async with asyncio.timeout(1):
+                await self._queue.release_lease(Role.COLLECTOR, self.token)
+        except JobNotFoundError:
+            return
+        except OUTAGES:  # our own time-out, too
+            return
+
+
+class _Collector:
+    """The rounds of one `collect`."""
+
+    def __init__(
+        self,
+        queue: LeaseQueue,
+        work: Work,
+        lease: _Lease,
+        stop: asyncio.Event,
+        until: Until,
+        grow: Callable[[], object] | None,
+        report: Report,
+        round_bytes: int,
+    ) -> None:
+        self._queue = queue
+        self._ledger = work.ledger
+        self._lease = lease
+        self._stop = stop
+        self._until = until
+        self._grow = grow
+        self._report = report
+        self._round_bytes = round_bytes
+        self.patience = Patience(stop, report)
+        self._state: JobState | None = None
+        self._new = self._repeated = self._acked = 0
+        self._rolled_back = False
+
+    def result(self, *, finished: bool) -> Collected:
+        return Collected(self._state, self._new, self._repeated, self._acked, self._rolled_back, finished)
+
+    async def run(self) -> Collected:
+        idle_s = _FIRST_IDLE_S
+        try:
+            while True:
+                blocks = await self._read()
+                if blocks:
+                    await self._round(blocks)
+                    idle_s = _FIRST_IDLE_S
+                elif await self._at_end():
+                    return self.result(finished=True)
+                full = _size(blocks) * 2 >= self._round_bytes
+                if not full and await self._wait(_GATHER_S if blocks else idle_s):
+                    return self.result(finished=False)
+                idle_s = min(idle_s * 2, _MAX_IDLE_S)
+        except StoppedError:
+            return self.result(finished=False)
+
+    async def _read(self) -> Blocks:
+        if self._lease.lost:
+            raise LeaseLostError(self._queue.job)
+        blocks = await self.patience.call(lambda: self._queue.read_blocks(self._round_bytes))
+        if self._queue.rolled_back:
+            self._queue.rolled_back = False
+            self._rolled_back = True
+            self._report(RolledBack())
+        return blocks
+
+    async def _at_end(self) -> bool:
+        """Whether an empty read was the end. A terminal state counts only when it was seen before that read."""
+        await self._let_grow()
+        if self._until is Until.DRAINED or self._state in TERMINAL:
+            return True
+        self._state = (await self.patience.call(self._queue.snapshot)).state
+        return self._state in TERMINAL and not await self._more_after_end()
+
+    async def _more_after_end(self) -> bool:
+        blocks = await self._read()
+        if blocks:
+            await self._round(blocks)
+        return bool(blocks)
+
+    async def _wait(self, delay_s: float) -> bool:
+        """Whether to stop now."""
+        if self._state in TERMINAL:
+            return False
+        return await wait_for(self._stop, delay_s)
+
+    async def _round(self, blocks: Blocks) -> None:
+        new = await _in_thread(lambda: self._store(blocks))
+        self._new += new
+        self._repeated += sum(map(len, blocks.values())) - new
+        self._tell()
+        await self._ack({block: list(records) for block, records in blocks.items()})
+        self._tell()
+
+    def _store(self, blocks: Blocks) -> int:
+        """Runs in a thread; nothing else touches the ledger meanwhile."""
+        job = self._queue.job
+        records = (decode_record(data) for block in blocks.values() for data in block.values())
+        new = self._ledger.append(_entry(job, r) for r in records if r.detail.ordinal not in self._ledger)
+        if self._grow is not None:
+            self._grow()
+        return new
+
+    async def _let_grow(self) -> None:
+        """Carried lines may be ready although no result came."""
+        if self._grow is not None:
+            await _in_thread(self._grow)
+
+    async def _ack(self, indices: Mapping[int, list[int]]) -> None:
+        for last_try in (False, True):
+            reply = await self.patience.call(lambda: self._queue.ack(self._lease.token, indices))
+            if reply.status is AckStatus.OK:
+                self._acked += reply.acked
+                return
+            if reply.status is AckStatus.GONE:
+                raise JobNotFoundError(self._queue.job)
+            if not last_try:
+                await self.patience.call(self._lease.retake)
+        raise LeaseLostError(self._queue.job)
+
+    def _tell(self) -> None:
+        ledger = self._ledger
+        self._report(Progress(ledger.new, ledger.new_failed, ledger.carried.count(), self._acked, ledger.line_bytes))
+
+
+def _entry(job: str, record: Record) -> Entry:
+    d = record.detail
+    code = 0 if record.cls is None else CODES[record.cls]
+    number = result_number(f"{job}-{d.ordinal}")
+    return Entry(d.ordinal, request_key(d.custom_id, d.fingerprint), number, code, encode_line(job, record))
+
+
+def _size(blocks: Blocks) -> int:
+    return sum(len(data) for block in blocks.values() for data in block.values())
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Run `work` in a thread; a cancelled caller still waits for it, since it holds the files."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

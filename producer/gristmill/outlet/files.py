@@ -1,0 +1,57 @@
+"""Small file work that must survive a power cut: fsync of files and folders, whole-file replacement, whole writes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gristmill.outlet.errors import disk
+
+
+def sync_data(fd: int) -> None:
+    """Flush a file's bytes (and its length) to the disk."""
+    # macOS has no fdatasync
+    getattr(os, "fdatasync", os.fsync)(fd)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable: creations, renames, removals."""
+    with disk(folder):
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of `data` at the end of `fd`: a full disk may take a part before it refuses.
+
+    Raises:
+        OSError: as from write(2).
+    """
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def pwrite_all(fd: int, data: bytes, offset: int) -> None:
+    """`write_all` at `offset`."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put `data` into `path` so that a reader and a power cut see the old content or the new, nothing between."""
+    fresh = path.with_name(path.name + ".new")
+    with disk(path):
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            write_all(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        fresh.replace(path)
+    sync_folder(path.parent)

@@ -1,0 +1,245 @@
+"""The output line: how a record becomes one, and how our own lines are read back.
+
+A line is one JSON object with its keys always in this order, without blanks between them, and a newline at its end::
+
+    {"id":"JOB-ORDINAL","custom_id":...,"response":null|{"status_code":...,"request_id":...,"body":BODY},
+     "error":null|{"code":CLASS,"message":...},
+     "gristmill":{"index":ORDINAL,"fingerprint":HEX,"status":"ok|failed","class":CLASS|"ok","flags":[...],
+                  "attempts":N,"latency_ms":N,"endpoint":...}}
+
+`id` names the job and the line that bought the answer, so it is unique, and it stays when a later run carries the line
+over. BODY is the server's body byte for byte. It is never parsed here: the fixed order lets a line be cut at
+``,"response":``, ``,"error":`` and ``,"gristmill":``, which cannot occur inside a JSON string (its quotes are escaped)
+and of which the last occurrence is ours whatever the body holds. Only lines that another tool has rewritten are parsed
+whole.
+"""
+
+from __future__ import annotations
+
+import json
+from hashlib import blake2b
+
+import msgspec
+
+from gristmill.contract.failure import FailureClass
+from gristmill.contract.record import Record
+
+OK = "ok"
+FAILED = "failed"
+
+_HEAD = b'{"id":'
+_CUSTOM_ID = b',"custom_id":'
+_RESPONSE = b',"response":'
+_ERROR = b',"error":'
+_TAIL = b',"gristmill":'
+_INDEX = b',"gristmill":{"index":'
+
+_dump = msgspec.json.Encoder().encode
+_raw = msgspec.json.Decoder(msgspec.Raw)
+
+
+class NotOurLineError(ValueError):
+    """A line that this program did not write."""
+
+
+class Tail(msgspec.Struct, frozen=True):
+    """What Gristmill says of a line, its `gristmill` object."""
+
+    index: int
+    fingerprint: str
+    status: str
+    cls: str = msgspec.field(name="class")
+    attempts: int = 0
+
+
+class Error(msgspec.Struct, frozen=True):
+    code: str
+    message: str
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One of our lines, read back; `response` is JSON, not parsed."""
+
+    id: str
+    custom_id: str | None
+    response: msgspec.Raw
+    error: Error | None
+    gristmill: Tail
+
+    @property
+    def ok(self) -> bool:
+        return self.gristmill.status == OK
+
+    @property
+    def key(self) -> bytes:
+        return request_key(self.custom_id, bytes.fromhex(self.gristmill.fingerprint))
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Token counts under either of the two names that servers use."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class _Body(msgspec.Struct, frozen=True):
+    usage: Usage | None = None
+
+
+class _Response(msgspec.Struct, frozen=True):
+    body: _Body | None = None
+
+
+_id = msgspec.json.Decoder(str)
+_custom_id = msgspec.json.Decoder(str | None)
+_error = msgspec.json.Decoder(Error | None)
+_tail = msgspec.json.Decoder(Tail)
+_response = msgspec.json.Decoder(_Response | None)
+
+
+def request_key(custom_id: str | None, fingerprint: bytes) -> bytes:
+    """16 bytes by which a request is found again: absent and empty ids differ."""
+    name = b"\0" if custom_id is None else b"\1" + custom_id.encode()
+    return blake2b(fingerprint + name, digest_size=16).digest()
+
+
+def result_number(result_id: str) -> int:
+    """A signed 63-bit number for a line's `id`: the same result is known by it in whatever file it lies."""
+    return int.from_bytes(blake2b(result_id.encode(), digest_size=8).digest()) >> 1
+
+
+def encode_line(job: str, record: Record) -> bytes:
+    """The line of `record`, newline included."""
+    d = record.detail
+    ok = record.cls is None
+    return b"".join(
+        (
+            b'{"id":"%b-%d","custom_id":%b' % (job.encode(), d.ordinal, _dump(d.custom_id)),
+            _RESPONSE,
+            _response_json(record),
+            _ERROR,
+            b"null" if ok else _dump({"code": record.cls, "message": d.message or ""}),
+            _INDEX,
+            b'%d,"fingerprint":"%b","status":"%b","class":"%b","flags":%b,"attempts":%d,"latency_ms":%d,"endpoint":%b}}\n'
+            % (
+                d.ordinal,
+                d.fingerprint.hex().encode(),
+                b"ok" if ok else b"failed",
+                (record.cls or OK).encode(),
+                _dump(d.flags),
+                record.attempts,
+                d.latency_ms,
+                _dump(d.endpoint),
+            ),
+        )
+    )
+
+
+def _response_json(record: Record) -> bytes:
+    d = record.detail
+    if d.status_code is None and d.body is None:
+        return b"null"
+    body = b"null" if d.body is None else body_json(d.body)
+    return b'{"status_code":%b,"request_id":%b,"body":%b}' % (_dump(d.status_code), _dump(d.request_id), body)
+
+
+def body_json(body: bytes) -> bytes:
+    """`body` itself where it is JSON (newlines between tokens become blanks), else its text as a JSON string."""
+    try:
+        if not body.isascii():
+            body.decode()
+        _raw.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        if not _lenient_json(body):
+            return _dump(body.decode(errors="replace"))
+    if b"\n" in body or b"\r" in body:
+        return body.replace(b"\n", b" ").replace(b"\r", b" ")
+    return body
+
+
+def _lenient_json(body: bytes) -> bool:
+    """Whether Python's parser takes it: servers in Python write NaN and half surrogate pairs, which msgspec refuses."""
+    try:
+        json.loads(body.decode())
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def parse_line(line: bytes) -> Line:
+    """One of our lines, with or without its newline.
+
+    Raises:
+        NotOurLineError: this program did not write it.
+    """
+    line = line.rstrip(b"\r\n")
+    try:
+        parsed = _cut(line) or _parse_whole(line)
+        bytes.fromhex(parsed.gristmill.fingerprint)
+    except (msgspec.MsgspecError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise NotOurLineError(f"a line of {len(line)} bytes that gristmill did not write") from error
+    if parsed.gristmill.status not in (OK, FAILED) or parsed.gristmill.index < 0:
+        raise NotOurLineError("a line with a status or an index that gristmill does not write")
+    return parsed
+
+
+def _cut(line: bytes) -> Line | None:
+    """The line cut at its known places; None where it is not laid out as we write it."""
+    tail = line.rfind(_TAIL)
+    error = line.rfind(_ERROR, 0, tail)
+    response = line.find(_RESPONSE)
+    custom_id = line.find(_CUSTOM_ID, 0, response)
+    if not line.startswith(_HEAD) or not line.endswith(b"}}") or not 0 < custom_id < response < error < tail:
+        return None
+    return Line(
+        _id.decode(line[len(_HEAD) : custom_id]),
+        _custom_id.decode(line[custom_id + len(_CUSTOM_ID) : response]),
+        msgspec.Raw(line[response + len(_RESPONSE) : error]),
+        _error.decode(line[error + len(_ERROR) : tail]),
+        _tail.decode(line[tail + len(_TAIL) : -1]),
+    )
+
+
+def _parse_whole(line: bytes) -> Line:
+    """A line of ours that another tool has written anew (blanks, other order of keys)."""
+    value = json.loads(line)
+    head = {k: value[k] for k in ("id", "custom_id", "error", "gristmill")}
+    head["response"] = msgspec.Raw(json.dumps(value["response"]).encode())
+    return msgspec.convert(head, Line)
+
+
+def renumber(line: bytes, ordinal: int) -> bytes:
+    """The same line (newline included) with another `gristmill.index`; nothing else is touched."""
+    start = line.rfind(_INDEX)
+    if start >= 0:
+        start += len(_INDEX)
+        return line[:start] + b"%d" % ordinal + line[line.index(b",", start) :]
+    value = json.loads(line)
+    value["gristmill"]["index"] = ordinal
+    return json.dumps(value).encode() + b"\n"
+
+
+def tokens(response: bytes | msgspec.Raw) -> tuple[int, int]:
+    """Prompt and completion tokens that a response's body tells of; 0 where it tells nothing readable."""
+    try:
+        answer = _response.decode(response)
+    except msgspec.MsgspecError:
+        return 0, 0
+    if answer is None or answer.body is None or answer.body.usage is None:
+        return 0, 0
+    usage = answer.body.usage
+    return usage.prompt_tokens or usage.input_tokens, usage.completion_tokens or usage.output_tokens
+
+
+def failure_class(code: str) -> FailureClass:
+    """The class that a failed line names.
+
+    Raises:
+        NotOurLineError: no such class.
+    """
+    try:
+        return FailureClass(code)
+    except ValueError:
+        raise NotOurLineError(f"no failure class is called {code!r}") from None
