@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 import time
 from collections import Counter
 from pathlib import Path
@@ -25,6 +26,7 @@ import variants
 
 RUN_LIMIT_S = 90
 LATENCY_S = 0.02
+MESSAGE_CHARS = 90
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -92,7 +94,7 @@ def broken_input(url: str, folder: Path) -> list[str]:
     source, out = folder / "broken.jsonl", folder / "broken-answers.jsonl"
     source.write_text("".join(line + "\n" for _, _, line in lines), encoding="utf-8")
     code, summary, _ = producer_run(source, out, url)
-    say(f"exit {code}: finished, with failed requests")
+    say(f"exit {code}, {summary.get('ok')} answered, {summary.get('failed')} failed")
     wrong = [] if code == 1 else [f"exit code {code}, not 1"]
 
     if not out.exists():
@@ -101,8 +103,8 @@ def broken_input(url: str, folder: Path) -> list[str]:
     say()
     for (what, want, _), answer in zip(lines, answers, strict=True):
         got = answer["gristmill"]["class"]
-        message = answer["error"]["message"] if answer["error"] else "answered"
-        say(f"  {answer['gristmill']['index'] + 1:2}  {what:30} {got:10} {message}")
+        message = answer["error"]["message"].replace(f"{folder}/", "") if answer["error"] else "answered"
+        say(f"  {what:30} {got:10} {textwrap.shorten(message, MESSAGE_CHARS, placeholder=' ...')}")
         if got != want:
             wrong.append(f"{what} became {got}, not {want}")
     counts = Counter(want for _, want, _ in lines if want != "ok")
