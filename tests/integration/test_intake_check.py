@@ -14,6 +14,7 @@ from tests.support.pictures import data_url, exif, opened, quarters, saved, show
 
 from gristmill.contract import frame
 from gristmill.contract.failure import FailureClass
+from gristmill.intake import pipeline as pipeline_module
 from gristmill.intake import structure
 from gristmill.intake.check import check, check_input
 from gristmill.intake.encode import Entry
@@ -236,6 +237,35 @@ async def test_order_is_kept_while_encoders_work_ahead(tmp_path: Path) -> None:
     assert [entry.line for entry in entries] == list(range(1, 121))
     assert [entry.place for entry in entries] == list(range(120))
     assert [entry.refused is not None for entry in entries] == [image == "missing.png" for image in images]
+
+
+async def test_what_lies_ahead_is_bounded_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are opened ahead only up to the limit; one that is larger than the limit still gets its turn alone."""
+    sizes = [1000, 1000, 1000, 5000, 1000, 1000]
+    for at, size in enumerate(sizes):
+        (tmp_path / f"{at}.png").write_bytes(saved(quarters(), "PNG").ljust(size, b"\0"))
+    monkeypatch.setattr(pipeline_module, "AHEAD_BYTES", 2500)
+    opened_ahead: list[str] = []
+    store = PictureStore(EncodeOptions(), str(tmp_path))
+    real_open = store.open
+
+    async def counting(ref: Any) -> Any:
+        opened_ahead.append(ref.url)
+        return await real_open(ref)
+
+    monkeypatch.setattr(store, "open", counting)
+    path = write(tmp_path / "in", [{"prompt": "p", "image": f"{at}.png"} for at in range(len(sizes))])
+    pipeline = Pipeline(path, EncodeOptions(), store)
+    found: list[Entry] = []
+    steps = []
+    while not pipeline.ended:
+        before = len(found)
+        found += await pipeline.ready()
+        steps.append(sum(sizes[before : len(opened_ahead)]))
+    assert all(size <= 2500 or size == 5000 for size in steps)
+    assert [entry.line for entry in found] == [1, 2, 3, 4, 5, 6]
+    await pipeline.close()
+    await store.close()
 
 
 async def test_finished_lines_are_not_encoded(tmp_path: Path) -> None:

@@ -176,6 +176,7 @@ async def test_full_hopper_waits_and_repeats_only_the_seal(
 ) -> None:
     """Above the mark the stage stays, the lease is renewed beyond its time, the wait is told, and the rest follows."""
     monkeypatch.setattr(feeder_store, "LEASE_TTL_MS", 600)
+    monkeypatch.setattr(feeder_store, "_TELL_AFTER_S", 0.1)
     monkeypatch.setattr(feeder_store, "_LONGEST_WAIT_S", 0.1)
     path = write(tmp_path / "in", prompts(600, size=2000))
     queue = Hooked(await new_job(redis, payload_mark_bytes=300_000))
@@ -281,7 +282,7 @@ async def test_store_outage_is_waited_out(
     own_store: StoreProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store is killed and comes back: the feeder says that it waits, and every line is in the end there once."""
-    monkeypatch.setattr(feeder_store, "_LONGEST_WAIT_S", 0.1)
+    monkeypatch.setattr(feeder_store, "_TELL_AFTER_S", 0.1)
     redis = connect(own_store.url)
     path = write(tmp_path / "in", prompts(3000, size=500))
     queue = Hooked(await new_job(redis))

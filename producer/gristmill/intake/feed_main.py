@@ -25,6 +25,7 @@ import msgspec
 from gristmill.contract.manifest import Source
 from gristmill.intake.errors import FeedError, InputError
 from gristmill.intake.feeder import FeedResult, feed
+from gristmill.intake.feeder_store import patiently
 from gristmill.intake.lines_seen import Notice
 from gristmill.intake.options import EncodeOptions
 from gristmill.intake.plan import Plan
@@ -112,7 +113,7 @@ async def _feed(spec: FeedSpec) -> FeedResult:
     redis = connect(spec.redis_url, name="gristmill-feeder")
     plan = _open_plan(spec)
     try:
-        queue = await LeaseQueue.attach(redis, spec.job)
+        queue = await patiently(lambda: LeaseQueue.attach(redis, spec.job), _say)
         source = await _source(spec, queue)
         return await feed(
             queue,
@@ -135,7 +136,7 @@ async def _feed(spec: FeedSpec) -> FeedResult:
 
 async def _source(spec: FeedSpec, queue: LeaseQueue) -> Source:
     """What the manifest says the input is, or what stands at the path given."""
-    source = (await queue.manifest()).source
+    source = (await patiently(queue.manifest, _say)).source
     if source is None:
         if spec.input is None:
             raise FeedError(f"job {spec.job} has no input to read from: give one")

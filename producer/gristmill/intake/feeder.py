@@ -36,7 +36,6 @@ from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.replies import CloseStatus, Run, SealReply, SealStatus
 
 RUN_AGE_S = 0.2
-_RESTAGE_AFTER_S = 240.0
 _TORN_TRIES = 3
 _GUESS_LINE_BYTES = 500
 
@@ -266,20 +265,17 @@ class _Feeder:
                 await self._store.retake()
             elif reply.status is SealStatus.TORN:
                 torn += 1
-            elif reply.status is not SealStatus.FULL:
+            else:
                 _give_way(reply)
         raise await self._rewind()
 
     async def _seal_stage(self, sealed: Run) -> SealReply:
-        """Ask until the store says something other than FULL, or the stage is about to expire."""
+        """Ask until the store says something other than FULL; each asking lengthens the stage's life."""
         patience = Patience(self._report, "the store holds as much as it may; results must come in first")
-        staged_at_s = self._loop.time()
         while True:
             reply = await self._store.call(lambda: self._store.queue.seal(self._store.token, sealed))
             if reply.status is not SealStatus.FULL:
                 patience.over()
-                return reply
-            if self._loop.time() - staged_at_s > _RESTAGE_AFTER_S:
                 return reply
             await patience.wait()
 

@@ -7,29 +7,24 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from redis import exceptions as redis_errors
+from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError
 
 from gristmill.intake.errors import FeedError
 from gristmill.intake.lines_seen import Notice, Report
 from gristmill.queue.errors import JobNotFoundError, StoreFullError
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.replies import Role
+from gristmill.queue.store import OUTAGES
 
 LEASE_TTL_MS = 30_000
 _RENEW_EVERY_S = 5.0
 _RELEASE_TIMEOUT_S = 2.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0
-_TELL_AGAIN_S = 60.0
+_TELL_AFTER_S, _TELL_AGAIN_S = 1.0, 60.0
 
-_REFUSED = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
-_OUTAGE = (
-    redis_errors.ConnectionError,
-    redis_errors.TimeoutError,
-    redis_errors.ReadOnlyError,
-    redis_errors.MasterDownError,
-    redis_errors.ClusterDownError,
-    OSError,
-)
+_REFUSED = (AuthenticationError, AuthorizationError, NoPermissionError)
+_AWAY: tuple[type[Exception], ...] = (*_REFUSED, *OUTAGES)
+_REFUSAL = "the store refuses us: check user and password in the store's URL, and what its ACL lets the user do"
 
 T = TypeVar("T")
 
@@ -41,23 +36,52 @@ class Patience:
         self._report = report
         self._what = what
         self._delay_s = _FIRST_WAIT_S
-        self._waited_s = 0.0
-        self._told_at_s: float | None = None
+        self._now = asyncio.get_running_loop().time
+        self._began_at_s = self._now()
+        self._tell_at_s = self._began_at_s + _TELL_AFTER_S
+        self._told = False
 
     async def wait(self) -> None:
-        if self._waited_s >= _LONGEST_WAIT_S and self._due():
-            self._told_at_s = self._waited_s
+        if self._now() >= self._tell_at_s:
             self._report(Notice("waiting", f"waiting: {self._what}"))
+            self._told = True
+            self._tell_at_s = self._now() + _TELL_AGAIN_S
         await asyncio.sleep(self._delay_s)
-        self._waited_s += self._delay_s
         self._delay_s = min(self._delay_s * 2, _LONGEST_WAIT_S)
 
-    def _due(self) -> bool:
-        return self._told_at_s is None or self._waited_s - self._told_at_s >= _TELL_AGAIN_S
-
     def over(self) -> None:
-        if self._told_at_s is not None:
-            self._report(Notice("going_on", f"going on after {self._waited_s:.0f} s"))
+        if self._told:
+            self._report(Notice("going_on", f"going on after {self._now() - self._began_at_s:.0f} s"))
+
+
+async def patiently(make: Callable[[], Awaitable[T]], report: Report) -> T:
+    """`make()`'s answer, asked for again until the store answers.
+
+    Raises:
+        FeedError: the store refuses us, or the job is gone.
+    """
+    patience = Patience(report, "the store does not answer")
+    while True:
+        try:
+            answer = await make()
+        except JobNotFoundError as error:
+            raise FeedError(str(error)) from error
+        except _AWAY as error:
+            if _is_refusal(error):
+                raise FeedError(_REFUSAL) from error
+            await patience.wait()
+        else:
+            patience.over()
+            return answer
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    """Whether a refusal is at the bottom of it: while connecting, redis-py hides it in a plain ConnectionError."""
+    while error is not None:
+        if isinstance(error, _REFUSED):
+            return True
+        error = error.__cause__
+    return False
 
 
 class FeederStore:
@@ -78,22 +102,12 @@ class FeederStore:
         Raises:
             FeedError: the store refuses us, the job is gone, or the lease is.
         """
-        patience = Patience(self._report, "the store does not answer")
-        while True:
+
+        async def leased() -> T:
             self.require_lease()
-            try:
-                answer = await make()
-            except _REFUSED as error:
-                raise FeedError(
-                    "the store refuses the connection: check user and password of the store's URL"
-                ) from error
-            except JobNotFoundError as error:
-                raise FeedError(str(error)) from error
-            except _OUTAGE:
-                await patience.wait()
-            else:
-                patience.over()
-                return answer
+            return await make()
+
+        return await patiently(leased, self._report)
 
     async def stage(self, fields: dict[str | bytes, bytes]) -> int:
         """Upload a run's payload; waits while the store is at its memory limit. Returns the bytes staged."""
