@@ -38,7 +38,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def measure(options: argparse.Namespace, folder: Path) -> Figures:
     """The figures of all chosen scenarios; one that fails is told and leaves its figures out."""
     figures: Figures = {}
-    with Endpoint() as endpoint, Store() as store:
+    with Endpoint() as endpoint, Store(folder / "state") as store:
         bench = Bench(folder, endpoint, store, options.runs, options.requests / TEXT_REQUESTS)
         for name in options.scenarios or SCENARIOS:
             scenario = SCENARIOS[name]

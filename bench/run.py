@@ -38,7 +38,7 @@ class Load:
     source: Path
     requests: int
     in_flight: int
-    base: str = ""
+    base: str = "/v1"
     extra: tuple[str, ...] = ()
     processes: int = field(default_factory=lambda: os.cpu_count() or 1)
 
@@ -62,7 +62,7 @@ class Bench:
         out = self.folder / "out.jsonl"
         self._forget(out)
         per_worker = max(1, load.in_flight // load.processes)
-        argv = [PRODUCER, "run", str(load.source), "-o", str(out), "-m", "bench", "-e", self._url(load)]
+        argv = self._producer_argv(load.source, out, self._url(load))
         argv += ["--workers", str(load.processes), "--concurrency", str(per_worker), "--json", *load.extra]
         sample = self._measure(argv, load)
         ok = sum(b'"status":"ok"' in line for line in out.read_bytes().splitlines())
@@ -99,7 +99,7 @@ class Bench:
         out = self.folder / "first.jsonl"
         self._forget(out)
         self.endpoint.reset()
-        argv = [PRODUCER, "run", str(source), "-o", str(out), "-m", "bench", "-e", f"{self.endpoint.url}/v1"]
+        argv = self._producer_argv(source, out, f"{self.endpoint.url}/v1")
         started_s = time.time()
         process = subprocess.Popen(
             argv, env=self._env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
@@ -114,12 +114,15 @@ class Bench:
             self._forget(out)
         return first_s - started_s
 
+    def _producer_argv(self, source: Path, out: Path, url: str) -> list[str]:
+        where = ["-o", str(out), "--state-dir", str(self.store.state_dir)]
+        return [PRODUCER, "run", str(source), *where, "-m", "bench", "-e", url]
+
     def _url(self, load: Load) -> str:
         return self.endpoint.url + load.base
 
     def _env(self) -> dict[str, str]:
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("GRISTMILL_", "OPENAI_"))}
-        return env | {"GRISTMILL_REDIS_URL": self.store.url}
+        return {k: v for k, v in os.environ.items() if not k.startswith(("GRISTMILL_", "OPENAI_"))}
 
     def _forget(self, out: Path) -> None:
         self.store.empty()

@@ -40,7 +40,7 @@ def main() -> int:
     for _ in range(processes):
         pid = os.fork()
         if pid == 0:
-            uvloop.run(post_all(f"{url}/v1/chat/completions", body, requests // processes, in_flight // processes))
+            uvloop.run(post_all(f"{url}/chat/completions", body, requests // processes, in_flight // processes))
             os._exit(0)
         children.append(pid)
     return int(any(os.waitpid(pid, 0)[1] for pid in children))

@@ -58,7 +58,7 @@ def run_slice(url: str, bodies: list[Body], in_flight: int, back: Any) -> None:
 
 
 def main() -> int:
-    source, out, url = Path(sys.argv[1]), Path(sys.argv[2]), f"{sys.argv[3]}/v1/chat/completions"
+    source, out, url = Path(sys.argv[1]), Path(sys.argv[2]), f"{sys.argv[3]}/chat/completions"
     in_flight, processes = map(int, sys.argv[4:])
     with source.open(encoding="utf-8") as lines:
         bodies = [message(json.loads(line)) for line in lines]
