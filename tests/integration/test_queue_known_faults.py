@@ -140,7 +140,7 @@ async def test_ten_thousand_due_retries_can_be_claimed(redis: Redis):
 
 
 async def test_suspects_do_not_hide_other_retries(redis: Redis):
-    """Suspects at the head of time wait in their own place; a token that does not serve them gets the retries behind."""
+    """Suspects wait in a place of their own: a token that does not serve them gets the retries that came later."""
     queue = await fed_job(redis, 40)
     await claim(queue, "w1", 30)
     await queue.reap("w1", force=True, crashed=True)

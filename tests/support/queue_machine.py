@@ -26,7 +26,7 @@ from tests.support.invariants import check_invariants
 from tests.support.queue_model import ENDED, Model
 from tests.support.queues import COLLECTOR, FEEDER, TTL_MS, frame, make_job, record_of
 
-LINES = 60
+LINES = 100
 SEEDS = st.integers(0, 1 << 16)
 OUTCOMES = [None, None, None, None, FailureClass.BAD_REQUEST, FailureClass.BAD_INPUT]
 
@@ -155,6 +155,13 @@ class QueueMachine(RuleBasedStateMachine):
         self.do(self._claim(worker, want, suspects=suspects))
         if worker in self.workers:
             self.kill_worker(worker, crashed=crashed)
+
+    @rule(times=st.integers(2, 5), want=st.sampled_from([1, 3]))
+    def crash_again_and_again(self, times: int, want: int) -> None:
+        """Whatever is handed out first kills its worker: in the end it is poison."""
+        for _ in range(times):
+            self.do(self._claim(self.workers[0], want, suspects=True))
+            self.kill_worker(self.workers[0], crashed=True)
 
     @rule(seed=SEEDS)
     def work(self, seed: int) -> None:
@@ -349,6 +356,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     # -- the store loses a suffix
 
+    @precondition(lambda self: not self.saved)
     @rule()
     def save(self) -> None:
         async def step() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -40,7 +40,7 @@ OUTAGES: tuple[type[Exception], ...] = (
 )
 """What a call raises while the store is away, starting or failing over: wait and try again."""
 
-RETRIES = 4
+RETRIES = 6
 MIN_VERSION = (7, 0)
 T = TypeVar("T")
 
@@ -57,15 +57,59 @@ def sent_once() -> Iterator[None]:
         _once.reset(token)
 
 
+class _RefusedError(Exception):
+    """Carries a refusal past a `Retry`, which would take it for a connection error."""
+
+    def __init__(self, error: RedisError) -> None:
+        super().__init__()
+        self.error = error
+
+
+def _refusal(error: BaseException | None) -> RedisError | None:
+    """What the store refused, where that is the reason of `error`; the library wraps it in connection errors."""
+    while error is not None:
+        if isinstance(error, _RefusedError):
+            return error.error
+        if isinstance(error, AuthenticationError | AuthorizationError):
+            return error
+        error = error.__cause__
+    return None
+
+
 class PatientRetry(Retry):
-    """Repeats after connection errors and time-outs, but for what is `sent_once`."""
+    """Repeats after connection errors and time-outs, but not what is `sent_once`, nor what the store refuses.
+
+    A command that has to connect again asks twice, for itself and for the connection: only the outer one repeats, else
+    the two would multiply.
+    """
 
     async def call_with_retry(
         self, do: Callable[[], Awaitable[T]], fail: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> T:
-        if not _once.get():
-            return await super().call_with_retry(do, fail, *args, **kwargs)
-        return await Retry(NoBackoff(), 0).call_with_retry(do, fail, *args, **kwargs)
+        if _once.get():
+            return await Retry(NoBackoff(), 0).call_with_retry(do, fail, *args, **kwargs)
+        refusals: list[AuthenticationError] = []
+
+        async def attempt() -> T | None:
+            try:
+                with sent_once():
+                    return await do()
+            except RedisConnectionError as error:
+                refusal = _refusal(error)
+                if refusal is None:
+                    raise
+                refusals.append(refusal)
+                return None
+
+        result = await super().call_with_retry(attempt, fail, *args, **kwargs)
+        if refusals:
+            raise refusals[0]
+        return cast("T", result)
+
+
+def _refusal(error: RedisConnectionError) -> AuthenticationError | None:
+    """A refused user or password comes as a connection error, or as the cause of one."""
+    return next((e for e in (error, error.__cause__) if isinstance(e, AuthenticationError)), None)
 
 
 class StoreInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,9 +173,10 @@ async def check_store(redis: Redis) -> StoreInfo:
     """
     try:
         info = await redis.info("everything")
-    except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
-        raise StoreError(f"the store refuses this user: {error}; give user and password in the URL") from error
     except (RedisError, OSError) as error:
+        refusal = error if isinstance(error, NoPermissionError) else _refusal(error)
+        if refusal is not None:
+            raise StoreError(f"the store refuses this user: {refusal}; give user and password in the URL") from refusal
         raise StoreError(f"the store cannot be reached: {error}; is it running, and is the URL right?") from error
     _refuse_unfit(info)
     return StoreInfo(
