@@ -176,7 +176,8 @@ async def check_store(redis: Redis) -> StoreInfo:
     except (RedisError, OSError) as error:
         refusal = error if isinstance(error, NoPermissionError) else _refusal(error)
         if refusal is not None:
-            raise StoreError(f"the store refuses this user: {refusal}; give user and password in the URL") from refusal
+            said = str(refusal).rstrip(".")
+            raise StoreError(f"the store refuses this user: {said}; give user and password in the URL") from refusal
         raise StoreError(f"the store cannot be reached: {error}; is it running, and is the URL right?") from error
     _refuse_unfit(info)
     return StoreInfo(
