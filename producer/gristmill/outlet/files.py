@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from gristmill.outlet.errors import disk
@@ -43,15 +44,26 @@ def pwrite_all(fd: int, data: bytes, offset: int) -> None:
         view, offset = view[written:], offset + written
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Put `data` into `path` so that a reader and a power cut see the old content or the new, nothing between."""
-    fresh = path.with_name(path.name + ".new")
+def write_file(path: Path, chunks: Iterable[bytes]) -> None:
+    """Make a private file of `chunks`, whole and durable.
+
+    Raises:
+        DiskError: it could not be written.
+    """
     with disk(path):
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            write_all(fd, data)
+            for chunk in chunks:
+                write_all(fd, chunk)
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put `data` into `path` so that a reader and a power cut see the old content or the new, nothing between."""
+    fresh = path.with_name(path.name + ".new")
+    write_file(fresh, [data])
+    with disk(path):
         fresh.replace(path)
     sync_folder(path.parent)

@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gristmill.contract.lifecycle import TERMINAL, JobState
-from gristmill.outlet.assemble import ordered_lines
 from gristmill.outlet.errors import ProofError, disk
 from gristmill.outlet.ledger import Ledger
 from gristmill.outlet.lines import NotOurLineError, parse_line, tokens
 from gristmill.outlet.order import Bitmap
+from gristmill.outlet.reading import ordered_lines
 from gristmill.outlet.summary import Summary, Tokens
 from gristmill.outlet.workdir import MAX_LINE_BYTES, Work
 from gristmill.queue.replies import JobSnapshot

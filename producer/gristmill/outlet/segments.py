@@ -60,7 +60,7 @@ def read_index(folder: Path, number: int) -> Iterator[IndexRow]:
 
 
 def recover(folder: Path) -> list[int]:
-    """Cut each segment back to what is durable; the numbers of those that hold something, in order.
+    """Cut each segment back to what is durable, remove empty ones; the numbers of those that stay, in order.
 
     Raises:
         DiskError: a file cannot be read or cut.
@@ -70,7 +70,20 @@ def recover(folder: Path) -> list[int]:
         number = int(path.stem.removeprefix("seg-"))
         if _cut_back(folder, number):
             kept.append(number)
+        else:
+            remove_segment(folder, number)
     return kept
+
+
+def remove_segment(folder: Path, number: int) -> None:
+    """Delete a segment; its lines go last, so that a crash between leaves what `recover` finds.
+
+    Raises:
+        DiskError: a file cannot be deleted.
+    """
+    for path in (index_path(folder, number), lines_path(folder, number)):
+        with disk(path):
+            path.unlink(missing_ok=True)
 
 
 def _cut_back(folder: Path, number: int) -> int:

@@ -44,7 +44,7 @@ from gristmill.outlet.ledger import Ledger
 from gristmill.outlet.lines import NotOurLineError, parse_line
 from gristmill.outlet.lock import OutLock
 from gristmill.outlet.rows import BASE, UNUSED
-from gristmill.outlet.segments import index_path, lines_path, recover
+from gristmill.outlet.segments import lines_path, recover, remove_segment
 
 MAX_LINE_BYTES = 256 << 20
 """A longer line in an old OUT is not ours (a response is at most 64 MB)."""
@@ -178,10 +178,8 @@ class Work:
         return place.with_name(place.name + ".unused")
 
     def _discard_lines(self) -> None:
-        with disk(self.folder):
-            for number in self.segments:
-                index_path(self.folder, number).unlink(missing_ok=True)
-                lines_path(self.folder, number).unlink(missing_ok=True)
+        for number in self.segments:
+            remove_segment(self.folder, number)
         self.segments = []
 
     @property
