@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gristmill.contract.failure import TABLE
+from gristmilld.settings import Flags, _File, load
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").glob("*.md")]
@@ -26,6 +29,18 @@ def test_the_table_of_failures_is_the_one_in_code() -> None:
     text = (ROOT / "docs/failures.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \|.*\| (yes|no) \|$", text, re.MULTILINE)
     assert rows == [(cls.value, "yes" if rule.costs_attempt else "no") for cls, rule in TABLE.items()]
+
+
+def test_the_example_of_settings_is_complete_and_true() -> None:
+    """examples/gristmill.toml is accepted, names every setting, and shows the default where it claims one."""
+    path = ROOT / "examples/gristmill.toml"
+    config = load(Flags(config=path), {"HOSTED_KEY": "secret"})
+    assert [e.name for e in config.endpoints] == ["local", "hosted"]
+    written = tomllib.loads(path.read_text(encoding="utf-8"))
+    defaults = {f.name: f.default for f in msgspec.structs.fields(_File)}
+    assert set(written) == set(defaults)
+    own_words = {"redis", "workers", "metrics_port", "state_dir", "endpoints", "allowed_roots"}
+    assert {k: v for k, v in written.items() if k not in own_words and v != defaults[k]} == {}
 
 
 @pytest.mark.parametrize(
