@@ -239,7 +239,7 @@ def test_a_helper_is_restarted_without_a_burial_and_leaves_with_control():
     assert drive.step(StopAsked()) == [Send(W0, signal.SIGTERM)]
     assert drive.step(Died(W0)) == [Bury(W0, 0, Cause.STOPPED), Finish(), Send("server", signal.SIGTERM)]
     assert drive.step(Died(CONTROL)) == []
-    assert drive.after(10) == [Send("server", signal.SIGKILL)]
+    assert drive.after(5) == [Send("server", signal.SIGKILL)]
     assert drive.step(Died("server", signum=signal.SIGKILL)) == [Exit(0)]
 
 

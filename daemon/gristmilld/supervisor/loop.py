@@ -111,7 +111,7 @@ class Supervisor:
             os.close(fd)
         self._outbox.detach()
         if len(self._outbox):
-            log.warning("%d dead workers could not be reported; their leases run out by themselves", len(self._outbox))
+            log.warning("workers not reported as dead: %d; their leases run out by themselves", len(self._outbox))
         return self._exit_code
 
     # -- what happens

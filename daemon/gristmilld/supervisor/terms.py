@@ -27,7 +27,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     drain_s: float = 33.0
     hurry_s: float = 5.0
-    finish_s: float = 10.0
+    finish_s: float = 5.0
     hang_s: float = 60.0
     abort_s: float = 5.0
     back_off_s: float = 0.25
