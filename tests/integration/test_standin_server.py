@@ -170,17 +170,22 @@ async def test_stats_count_bodies_and_statuses(http, standin):
 
 async def test_its_concurrency_is_limited_when_told(http, standin):
     """So many are worked on, the rest wait; metrics and stats say so."""
-    standin.control(concurrency=2, faults=[{"kind": "stall", "times": 2}])
-    calls = [asyncio.create_task(ask(http, standin, {"prompt": "x"}, "/completions")) for _ in range(5)]
-    await wait_until(lambda: standin.stats["in_flight"] == 5, description="five are in flight")
+    standin.control(concurrency=2, faults=[{"kind": "stall", "text": "slow"}])
+
+    def call(text: str) -> asyncio.Task:
+        return asyncio.create_task(ask(http, standin, {"prompt": text}, "/completions"))
+
+    slow = [call("slow") for _ in range(2)]
+    await wait_until(lambda: standin.stats["in_flight"] == 2, description="two are worked on")
+    quick = [call("quick") for _ in range(3)]
+    await wait_until(lambda: standin.stats["in_flight"] == 5, description="three wait")
     async with http.get(standin.root + "/metrics") as response:
         text = await response.text()
     assert 'vllm:num_requests_running{model_name="standin"} 2.0' in text
     assert 'vllm:num_requests_waiting{model_name="standin"} 3.0' in text
-    for call in calls[:2]:  # whichever two are stalled, they are the first that came
-        call.cancel()
-    done = await asyncio.gather(*calls, return_exceptions=True)
-    assert [d[0] for d in done[2:]] == [200, 200, 200]
+    for stalled in slow:
+        stalled.cancel()
+    assert [status for status, _ in await asyncio.gather(*quick)] == [200, 200, 200]
     await wait_until(lambda: standin.stats["in_flight"] == 0, description="all are gone")
     assert standin.stats["in_flight_max"] == 5
 
