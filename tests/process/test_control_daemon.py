@@ -68,6 +68,7 @@ async def test_a_daemon_works_registers_and_says_goodbye(daemon, standin, redis,
     queue = await sealed_job(redis, [chat(i) for i in range(20)], pool="night")
     one = daemon("-e", standin.url, "--workers", "2", "--concurrency", "8", "--pool", "night", redis=shared_store.url)
     await ended(queue)
+    one.says("2 workers with 8 requests each, pool night, endpoints 127.0.0.1:")
     info = await registered(redis)
     assert (info.pid, info.pool, info.workers, info.slots) == (one.process.pid, "night", 2, 16)
     assert one.stop() == 0, one.log

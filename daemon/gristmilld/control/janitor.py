@@ -81,8 +81,7 @@ class Janitor:
             await self._settle(queue)
         elif seen.state in TERMINAL:
             await registry.unmark_runnable(self._redis, queue.job)
-        elif await self._is_late(queue, seen):
-            await queue.expire()
+        elif await self._is_late(queue, seen) and (await queue.expire()).state is JobState.EXPIRED:
             log.info("the deadline of a job has passed", extra=fields(job=queue.job))
 
     async def _settle(self, queue: LeaseQueue) -> None:
