@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 
 import pytest
@@ -196,3 +197,35 @@ async def test_a_store_that_wants_a_password_says_so(own_store: StoreProcess):
         with pytest.raises(StoreError, match="refuses this user") as caught:
             await check_store(redis)
     assert "wrong-9" not in str(caught.value)
+
+
+async def test_a_cancelled_call_ends_its_task(redis: Redis, shared_store: StoreProcess):
+    """A task that is cancelled anywhere inside a call stops: else a drain would hang for ever."""
+    async with connect(shared_store.url) as client:
+
+        async def for_ever() -> None:
+            while True:
+                await client.set("x", "y")
+
+        for turns in range(60):
+            task = asyncio.create_task(for_ever())
+            for _ in range(turns):
+                await asyncio.sleep(0)  # one turn of the loop: each task is caught in another place of its call
+            task.cancel()
+            await asyncio.wait([task], timeout=0.5)
+            ended = task.done()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert ended, f"cancelled after {turns} turns, and went on"
+        assert await client.get("x") == b"y"
+
+
+async def test_a_store_that_takes_nothing_is_a_time_out(own_store: StoreProcess):
+    """A server that stands still (here: stopped by a signal) fails the call after its time-out, and not for ever."""
+    async with connect(own_store.url, timeout_s=0.05) as redis:
+        queue = await make_job(redis)
+        own_store.process.send_signal(signal.SIGSTOP)
+        with pytest.raises(OUTAGES):
+            await claim(queue, "w")
+        own_store.process.send_signal(signal.SIGCONT)
+        assert (await queue.snapshot()).state == "running"

@@ -1,33 +1,22 @@
 """The connection to the store, and whether the store is fit for a queue.
 
 Every call has a time-out, dead peers are noticed (keepalive, health check), and what may be repeated is repeated with
-back-off after a connection error. What may not (`sent_once`) fails at once, and its caller decides.
+back-off after a connection error; what may not fails at once, and its caller decides (see `connection`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, TypeVar, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    ClusterDownError,
-    NoPermissionError,
-    ReadOnlyError,
-    RedisError,
-    TryAgainError,
-)
+from redis.asyncio import ConnectionPool, Redis
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.exceptions import ClusterDownError, NoPermissionError, ReadOnlyError, RedisError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from gristmill.queue.connection import PROMPT, PatientRetry, refusal
 from gristmill.queue.errors import StoreError
 
 OUTAGES: tuple[type[Exception], ...] = (
@@ -42,74 +31,6 @@ OUTAGES: tuple[type[Exception], ...] = (
 
 RETRIES = 6
 MIN_VERSION = (7, 0)
-T = TypeVar("T")
-
-_once: ContextVar[bool] = ContextVar("gristmill_sent_once", default=False)
-
-
-@contextmanager
-def sent_once() -> Iterator[None]:
-    """Inside, a command is never repeated after a connection error: it may have run, and must not run twice unseen."""
-    token = _once.set(True)
-    try:
-        yield
-    finally:
-        _once.reset(token)
-
-
-class _RefusedError(Exception):
-    """Carries a refusal past a `Retry`, which would take it for a connection error."""
-
-    def __init__(self, error: RedisError) -> None:
-        super().__init__()
-        self.error = error
-
-
-def _refusal(error: BaseException | None) -> RedisError | None:
-    """What the store refused, where that is the reason of `error`; the library wraps it in connection errors."""
-    while error is not None:
-        if isinstance(error, _RefusedError):
-            return error.error
-        if isinstance(error, AuthenticationError | AuthorizationError):
-            return error
-        error = error.__cause__
-    return None
-
-
-class PatientRetry(Retry):
-    """Repeats after connection errors and time-outs, but not what is `sent_once`, nor what the store refuses.
-
-    A command that has to connect again asks twice, for itself and for the connection: only the outer one repeats, else
-    the two would multiply.
-    """
-
-    async def call_with_retry(
-        self, do: Callable[[], Awaitable[T]], fail: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> T:
-        if _once.get():
-            return await Retry(NoBackoff(), 0).call_with_retry(do, fail, *args, **kwargs)
-        refusals: list[AuthenticationError] = []
-
-        async def attempt() -> T | None:
-            try:
-                with sent_once():
-                    return await do()
-            except RedisConnectionError as error:
-                refusal = _refusal(error)
-                if refusal is None:
-                    raise
-                refusals.append(refusal)
-                return None
-
-        result = await super().call_with_retry(attempt, fail, *args, **kwargs)
-        if refusals:
-            raise refusals[0]
-        return cast("T", result)
-
-
-def _refusal(error: RedisConnectionError) -> AuthenticationError | None:
-    """A refused user or password comes as a connection error, or as the cause of one."""
-    return next((e for e in (error, error.__cause__) if isinstance(e, AuthenticationError)), None)
 
 
 class StoreInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,11 +68,13 @@ def connect(
     if not url.startswith("unix:"):
         options["socket_keepalive"] = True
     try:
-        return Redis.from_url(url, **options)
+        pool = ConnectionPool.from_url(url, **options)
     except ValueError:
         raise StoreError(
             f"the store's URL {shown(url)!r} cannot be used: write redis://HOST:PORT, rediss:// or unix:///PATH"
         ) from None
+    pool.connection_class = PROMPT[pool.connection_class]
+    return Redis.from_pool(pool)
 
 
 def shown(url: str) -> str:
@@ -174,10 +97,10 @@ async def check_store(redis: Redis) -> StoreInfo:
     try:
         info = await redis.info("everything")
     except (RedisError, OSError) as error:
-        refusal = error if isinstance(error, NoPermissionError) else _refusal(error)
-        if refusal is not None:
+        refused = error if isinstance(error, NoPermissionError) else refusal(error)
+        if refused is not None:
             said = str(refusal).rstrip(".")
-            raise StoreError(f"the store refuses this user: {said}; give user and password in the URL") from refusal
+            raise StoreError(f"the store refuses this user: {said}; give user and password in the URL") from refused
         raise StoreError(f"the store cannot be reached: {error}; is it running, and is the URL right?") from error
     _refuse_unfit(info)
     return StoreInfo(

@@ -11,6 +11,7 @@ from typing import Any
 from gristmill.contract.keys import JobKeys, image_field
 from gristmill.contract.lifecycle import JobState
 from gristmill.queue import registry
+from gristmill.queue.connection import sent_once
 from gristmill.queue.handle import Handle
 from gristmill.queue.loader import Arg
 from gristmill.queue.replies import (
@@ -26,7 +27,6 @@ from gristmill.queue.replies import (
     RenewStatus,
     Returned,
 )
-from gristmill.queue.store import sent_once
 
 MAX_CLAIM = 1000
 MAX_BATCH = 900

@@ -1,0 +1,108 @@
+"""How a client talks to the store: what is sent again after a connection error, and that a cancelled call ends.
+
+Two faults below are mended here. In the client library, a command that has to connect again asks its `Retry` twice, for
+itself and for the connection, so the tries would multiply. And in Python 3.11, `asyncio.wait_for`, by which the library
+bounds a write, swallows a cancellation that comes when the write has just ended: a cancelled task would never end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar, cast
+
+from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+T = TypeVar("T")
+
+_once: ContextVar[bool] = ContextVar("gristmill_sent_once", default=False)
+
+
+@contextmanager
+def sent_once() -> Iterator[None]:
+    """Inside, a command is never repeated after a connection error: it may have run, and must not run twice unseen."""
+    token = _once.set(True)
+    try:
+        yield
+    finally:
+        _once.reset(token)
+
+
+def refusal(error: BaseException | None) -> AuthenticationError | None:
+    """The store's refusal of our user or password, which comes as a connection error or as the cause of one."""
+    while error is not None:
+        if isinstance(error, AuthenticationError):
+            return error
+        error = error.__cause__
+    return None
+
+
+class PatientRetry(Retry):
+    """Repeats after connection errors and time-outs, but neither what is `sent_once` nor what the store refuses."""
+
+    async def call_with_retry(
+        self, do: Callable[[], Awaitable[T]], fail: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> T:
+        if _once.get():
+            return await Retry(NoBackoff(), 0).call_with_retry(do, fail, *args, **kwargs)
+        refusals: list[AuthenticationError] = []
+
+        async def attempt() -> T | None:
+            try:
+                with sent_once():
+                    return await do()
+            except RedisConnectionError as error:
+                refused = refusal(error)
+                if refused is None:
+                    raise
+                refusals.append(refused)
+                return None
+
+        result = await super().call_with_retry(attempt, fail, *args, **kwargs)
+        if refusals:
+            raise refusals[0]
+        return cast("T", result)
+
+
+class _PromptMixin(AbstractConnection):
+    """Bounds a write by `asyncio.timeout`, which keeps a cancellation; the library's own bound is switched off."""
+
+    async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
+        if not self.is_connected:
+            await self.connect_check_health(check_health=False)
+        if check_health:
+            await self.check_health()  # type: ignore[no-untyped-call]  # untyped in redis-py
+        timeout_s, self.socket_timeout = self.socket_timeout, None
+        try:
+            async with asyncio.timeout(timeout_s):
+                await super().send_packed_command(command, check_health=False)
+        except TimeoutError:
+            raise RedisTimeoutError(f"the store took no command for {timeout_s} s") from None
+        finally:
+            self.socket_timeout = timeout_s
+
+
+class PromptConnection(_PromptMixin, Connection):
+    """Over TCP."""
+
+
+class PromptSSLConnection(_PromptMixin, SSLConnection):
+    """Over TLS."""
+
+
+class PromptUnixConnection(_PromptMixin, UnixDomainSocketConnection):
+    """Over a unix socket."""
+
+
+PROMPT: dict[type[AbstractConnection], type[AbstractConnection]] = {
+    Connection: PromptConnection,
+    SSLConnection: PromptSSLConnection,
+    UnixDomainSocketConnection: PromptUnixConnection,
+}
