@@ -132,6 +132,10 @@ def _explain(outcome: Outcome, snapshot: JobSnapshot, summary: Summary, *, priva
         case End.DISK:
             say(f"paused, storage is at fault: {outcome.message}")
             return ExitCode.PAUSED
+        case End.FEEDER:
+            said = "" if outcome.told else f"{outcome.message}\n"
+            say(f"{said}INPUT was not read to its end; everything that was finished is kept. Mend it, then {again}")
+            return outcome.code
         case _:
             say(f"{outcome.message}\neverything that was finished is kept, {again}")
-            return outcome.code
+            return ExitCode.FAILED_REQUESTS

@@ -19,10 +19,14 @@ STOP_PATIENCE_S = 10.0
 
 
 class FeederEnd(msgspec.Struct, frozen=True):
-    """How feeding ended: exit code 0 (read to the end), 2 (input refused) or 1; `message` says why when not 0."""
+    """How feeding ended: exit code 0 (read to the end), 2 (input refused) or 1; `message` says why when not 0.
+
+    `told` says that the feeder's own words have been passed on already.
+    """
 
     code: int
     message: str = ""
+    told: bool = False
 
 
 class FeederKeeper:
@@ -49,7 +53,7 @@ class FeederKeeper:
             self._process = await _children.start_feeder(self._spec, self._keep)
             code, _ = await _children.follow(self._process, self._heard)
             if self._stopping or code in {0, 1, 2}:
-                return FeederEnd(0 if self._stopping else code, "" if code == 0 else self._last_words)
+                return FeederEnd(0) if self._stopping or code == 0 else FeederEnd(code, self._last_words, told=True)
             line = await self._line()
             deaths, best = (1 if line > best else deaths + 1), max(line, best)
             how = _children.describe_exit(code)

@@ -10,6 +10,7 @@ import click
 from gristmill.cli._options import StoreOptions
 from gristmill.cli._session import Store, open_store, run_async
 from gristmill.cli._talk import say
+from gristmill.contract.manifest import Manifest
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.replies import ControlReply, ControlStatus, JobSnapshot
 
@@ -42,11 +43,10 @@ async def attach(store: Store, job: str) -> LeaseQueue:
         raise JobNotFoundError(job) from error
 
 
-async def count_daemons(queue: LeaseQueue, store: Store) -> int:
+async def count_daemons(manifest: Manifest, store: Store) -> int:
     """Live daemons that may work on the job."""
     from gristmill.queue.registry import live_daemons
 
-    manifest = await queue.manifest()
     return len(await live_daemons(store.redis, manifest.pool))
 
 

@@ -58,21 +58,34 @@ def facts(snapshot: JobSnapshot, at_s: float, trouble: str = "") -> Facts:
     )
 
 
-def notes(snapshot: JobSnapshot, daemons: int) -> list[str]:
-    """Sentences about what stands in the way or needs somebody, most urgent first."""
+def notes(snapshot: JobSnapshot, daemons: int, *, private: bool = False) -> list[str]:
+    """Sentences about what stands in the way or needs somebody, most urgent first.
+
+    A `private` job belongs to a `producer run`, which brings its own daemon.
+    """
     job = snapshot.job
     found: list[str] = []
     if snapshot.state == JobState.PAUSED:
-        found.append(paused(snapshot, f"`producer resume {job}` goes on"))
-    if snapshot.feeder_lost:
+        then = "the same `producer run` goes on" if private else f"`producer resume {job}` goes on"
+        found.append(paused(snapshot, then))
+    if snapshot.feeder_lost and not private:
         found.append(f"feeder lost at line {lines_fed(snapshot):,}: give the same `producer submit` again to go on")
     if snapshot.state not in TERMINAL and not daemons:
-        found.append("no daemon connected: start one with `gristmilld up`")
+        found.append(
+            "its `producer run` is not running: give the same command again to go on"
+            if private
+            else "no daemon connected: start one with `gristmilld up`"
+        )
     if snapshot.collector is None and snapshot.results_bytes >= snapshot.results_mark_bytes:
         found.append(f"waiting for a collector: `producer results {job} -o OUT` takes the results")
     if snapshot.missing:
         found.append(f"{snapshot.missing:,} claimed requests had no payload in the store")
     return found
+
+
+def is_private(manifest: Manifest) -> bool:
+    """Whether the job belongs to a `producer run`."""
+    return manifest.pool == manifest.job
 
 
 def paused(snapshot: JobSnapshot, then: str) -> str:
@@ -132,7 +145,7 @@ def human(snapshot: JobSnapshot, manifest: Manifest, daemons: int) -> list[str]:
     for role, lease in (("feeder", snapshot.feeder), ("collector", snapshot.collector)):
         if lease is not None:
             lines.append(f"{role:<10} {lease.holder}")
-    return lines + [f"note       {note}" for note in notes(snapshot, daemons)]
+    return lines + [f"note       {note}" for note in notes(snapshot, daemons, private=is_private(manifest))]
 
 
 def _state(snapshot: JobSnapshot) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from gristmill.cli._options import StoreOptions
 from gristmill.embedded import default_state_dir
-from gristmill.outlet.assemble import Assembled, Grower, LineStream, Outcome, finish
+from gristmill.outlet.assemble import Assembled, Grower, Outcome, finish
+from gristmill.outlet.reading import LineStream
 from gristmill.outlet.workdir import Work
 
 STDOUT = "-"

@@ -25,13 +25,14 @@ def terminal_lines(view: View, title: str, width: int) -> list[Text]:
     """A line with name, phase, bar and counts, and a line of details; each fits into `width` columns."""
     from rich.text import Text
 
-    details = [format_duration(view.elapsed_s), *_details(view)]
-    second = Text("  " + " · ".join(details), style="dim", no_wrap=True)
+    elapsed, details = f"  {format_duration(view.elapsed_s)}", _details(view)
     if view.waiting_for:
-        second = Text.assemble((f"  {details[0]}", "dim"), (f" waiting for {view.waiting_for}", "yellow"))
-        rest = " · ".join(["", *details[1:]])
-        if len(second) + len(rest) <= width:
-            second.append(rest, "dim")
+        second = Text.assemble((elapsed, "dim"), (f" waiting for {view.waiting_for}", "yellow"))
+    else:
+        second = Text(elapsed, style="dim")
+    for part in details:  # whole ones only: half a number misleads
+        if len(second) + 3 + len(part) <= width:
+            second.append(f" · {part}", "dim")
     lines = [_first_line(view, title, width), second]
     for line in lines:
         line.no_wrap = True

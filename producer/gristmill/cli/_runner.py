@@ -192,6 +192,7 @@ class _Run:
                 urls=self._urls,
                 key=self._key,
                 ends_paused=needs_somebody,
+                carried=self._work.ledger.carried.count,
             )
             crew = Crew(
                 queue,

@@ -210,7 +210,8 @@ class _Submission:
             return ExitCode.INTERRUPTED
         if end.code:
             error = BadUsageError if end.code == ExitCode.USAGE else CliError
-            raise error(f"job {self._queue.job}: feeding ended at line {lines_fed(snapshot):,}: {end.message}")
+            why = "see above" if end.told else end.message
+            raise error(f"job {self._queue.job}: feeding ended at line {lines_fed(snapshot):,}: {why}")
         await self._make_durable()
         await self._tell_daemons()
         click.echo(self._queue.job)

@@ -57,16 +57,16 @@ def place_of(snapshot: JobSnapshot) -> _Place:
         return _Place(ordinal=snapshot.prod)
 
 
-def scaled(seen: Facts, snapshot: JobSnapshot, scale: Scale) -> Facts:
+def scaled(seen: Facts, snapshot: JobSnapshot, scale: Scale, carried: int) -> Facts:
     """`seen` with carried lines and the total, or a guess at it."""
     place = place_of(snapshot)
-    total = None if snapshot.n is None else snapshot.n + place.carried
+    total = None if snapshot.n is None else snapshot.n + carried
     guess = None
     if total is None and scale.input_bytes and place.offset:
         guess = max(place.ordinal, round(place.ordinal * scale.input_bytes / place.offset))
     if total is None and scale.limit is not None:
         guess = scale.limit if guess is None else min(guess, scale.limit)
-    return msgspec.structs.replace(seen, carried=place.carried, total=total, guessed_total=guess, fed=place.ordinal)
+    return msgspec.structs.replace(seen, carried=carried, total=total, guessed_total=guess, fed=place.ordinal)
 
 
 class Watcher:
@@ -88,6 +88,7 @@ class Watcher:
         key: str | None = None,
         ends_paused: Callable[[JobSnapshot], bool] = lambda _: False,
         trouble: Callable[[], Awaitable[str]] | None = None,
+        carried: Callable[[], int] | None = None,
     ) -> None:
         self._queue = queue
         self._store = store
@@ -97,6 +98,7 @@ class Watcher:
         self._key = key
         self._ends_paused = ends_paused
         self._trouble = trouble
+        self._carried = carried
         self._meter = Meter(time.monotonic())
         self._probe: asyncio.Task[str] | None = None
         self._probed_s = float("-inf")
@@ -127,7 +129,8 @@ class Watcher:
         return snapshot
 
     def _show(self, snapshot: JobSnapshot, trouble: str) -> None:
-        seen = scaled(facts(snapshot, time.monotonic(), trouble), snapshot, self._scale)
+        carried = self._carried() if self._carried else place_of(snapshot).carried
+        seen = scaled(facts(snapshot, time.monotonic(), trouble), snapshot, self._scale, carried)
         self._talk.show(
             self._meter.view(msgspec.structs.replace(seen, draining=self.draining, finalizing=self.finalizing))
         )

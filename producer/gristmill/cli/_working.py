@@ -47,7 +47,7 @@ class End(StrEnum):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """Attributes: `message` what to tell; `fed` whether the feeder came to the end of INPUT; `code` the feeder's;
+    """Attributes: `message` what to tell, unless it was `told` before; `fed` whether the feeder came to the end of INPUT; `code` the feeder's;
     `rolled_back` whether the store lost a suffix, so that its counters may differ from the lines."""
 
     end: End
@@ -55,6 +55,7 @@ class Outcome(msgspec.Struct, frozen=True):
     fed: bool = False
     code: int = 1
     rolled_back: bool = False
+    told: bool = False
 
 
 class Crew:
@@ -130,9 +131,9 @@ class Crew:
 
     # --- until the first reason to end
 
-    def _end(self, end: End, message: str = "", code: int = 1) -> None:
+    def _end(self, end: End, message: str = "", code: int = 1, *, told: bool = False) -> None:
         if not self._first.done():
-            self._first.set_result(Outcome(end, message, code=code))
+            self._first.set_result(Outcome(end, message, code=code, told=told))
 
     async def _reporting(self, minder: Coroutine[Any, Any, None]) -> None:
         """Run `minder`; what it raises ends the work."""
@@ -159,7 +160,7 @@ class Crew:
             return
         end = await self._feeder.run()
         if end.code:
-            self._end(End.FEEDER, end.message, end.code)
+            self._end(End.FEEDER, end.message, end.code, told=end.told)
         self._fed = end.code == 0
 
     async def _mind_daemon(self) -> None:

@@ -22,13 +22,14 @@ def command(job: str, store: StoreOptions, as_json: bool) -> None:
         import json
 
         snapshot = await queue.snapshot()
-        daemons = await count_daemons(queue, opened)
+        manifest = await queue.manifest()
+        daemons = await count_daemons(manifest, opened)
         if as_json:
             click.echo(
                 json.dumps({**_jobview.summarise(snapshot).to_json(), "notes": _jobview.notes(snapshot, daemons)})
             )
         else:
-            click.echo("\n".join(_jobview.human(snapshot, await queue.manifest(), daemons)))
+            click.echo("\n".join(_jobview.human(snapshot, manifest, daemons)))
         return 0
 
     on_job(job, store, show)
