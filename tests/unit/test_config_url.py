@@ -51,6 +51,9 @@ def test_other_paths_and_ports_are_kept(text, base):
         ("ftp://h/v1", "starts with http:// or https://"),
         ("http://", "names a host"),
         ("http://h:port/v1", "malformed"),
+        ("http://h:99999/v1", "malformed"),
+        ("http://[::1/v1", "malformed"),
+        ("http://h h/v1", "space"),
         ("http://h/v1?api-version=1", "query or fragment"),
     ],
 )
@@ -65,3 +68,10 @@ def test_a_password_in_a_url_is_refused_and_never_repeated():
     with pytest.raises(ValueError, match="user or password") as caught:
         normalise_base_url("http://me:hunter2@h/v1")
     assert "hunter2" not in str(caught.value)
+
+
+def test_a_key_pasted_in_place_of_a_url_is_not_repeated():
+    """What is no URL may be a key."""
+    with pytest.raises(ValueError, match="starts with") as caught:
+        normalise_base_url("sk-sentinel-99")
+    assert "sentinel" not in str(caught.value)

@@ -137,6 +137,14 @@ def test_a_key_shows_in_no_repr(clock):
     assert "sentinel" not in repr(pool.endpoints[0]) + repr(pool) + repr(vars(pool))
 
 
+@pytest.mark.parametrize("key", ["sk-1\nX-Evil: 1", "sk-ключ", "sk-\x00"])
+def test_a_key_that_is_no_header_is_found_at_the_start(clock, key):
+    """Not at the first call, and without showing the key."""
+    with pytest.raises(ValueError, match="endpoint a: its key holds") as caught:
+        make(clock, "a", key=Secret(key))
+    assert "sk-" not in str(caught.value)
+
+
 def test_an_unreadable_ca_file_is_named(clock, tmp_path):
     """A wrong ca_file is found at the start, with endpoint and file."""
     for path in (tmp_path / "missing.pem", tmp_path / "empty.pem"):

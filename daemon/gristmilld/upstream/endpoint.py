@@ -60,7 +60,7 @@ class Endpoint:
     """An endpoint and its state in this process.
 
     Raises:
-        ValueError: the CA file cannot be read; the message says which endpoint and file.
+        ValueError: the CA file cannot be read, or the key is none; the message says which endpoint.
     """
 
     def __init__(self, config: EndpointConfig, *, now: Callable[[], float] = time.monotonic) -> None:
@@ -118,7 +118,10 @@ class Endpoint:
 def _headers(config: EndpointConfig) -> CIMultiDictProxy[str]:
     headers = CIMultiDict({"Content-Type": "application/json", "User-Agent": USER_AGENT})
     if config.key is not None:
-        headers["Authorization"] = f"Bearer {config.key.reveal()}"
+        key = config.key.reveal()
+        if not key.isascii() or not key.isprintable():
+            raise ValueError(f"endpoint {config.name}: its key holds characters that no HTTP header may: check the key")
+        headers["Authorization"] = f"Bearer {key}"
     return CIMultiDictProxy(headers)
 
 

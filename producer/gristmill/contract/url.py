@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 
 DEFAULT_PATH = "/v1"
 _CALLS = ("/chat/completions", "/completions", "/embeddings", "/responses", "/models")
+_LIKE = "write it like http://localhost:8000/v1"
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -19,7 +20,7 @@ def normalise_base_url(text: str) -> str:
     """The base URL that `text` means.
 
     Raises:
-        ValueError: one sentence that names what is wrong; it never holds a password that the URL held.
+        ValueError: one sentence that names what is wrong; the text is not repeated, for it may be a key or hold one.
     """
     parts = _split(text.strip())
     return f"{parts.scheme}://{_authority(parts)}{_base_path(parts.path)}"
@@ -30,11 +31,13 @@ def _split(text: str) -> SplitResult:
         parts = urlsplit(text)
         _ = parts.port
     except ValueError:
-        raise ValueError("an endpoint's URL is malformed: write it like http://localhost:8000/v1") from None
+        raise ValueError(f"an endpoint's URL is malformed: {_LIKE}") from None
+    if any(c.isspace() or not c.isprintable() for c in text):
+        raise ValueError(f"an endpoint's URL holds a space or a control character: {_LIKE}")
     if "@" in parts.netloc:
         raise ValueError(f"the endpoint URL of {parts.hostname} holds a user or password: give the key by environment")
     if parts.scheme not in _PORTS or not parts.hostname:
-        raise ValueError(f"an endpoint's URL starts with http:// or https:// and names a host, not {text!r}")
+        raise ValueError(f"an endpoint's URL starts with http:// or https:// and names a host: {_LIKE}")
     if parts.query or parts.fragment:
         raise ValueError(f"the endpoint URL of {parts.hostname} holds a query or fragment: give the base URL alone")
     return parts
