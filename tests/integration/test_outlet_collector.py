@@ -23,7 +23,7 @@ from gristmill.outlet import segments
 from gristmill.outlet.assemble import Grower, finish
 from gristmill.outlet.collector import Collected, Until, collect
 from gristmill.outlet.errors import CollectorBusyError, DiskError, LeaseLostError
-from gristmill.outlet.events import Event, Progress, StoreBack, StoreWait
+from gristmill.outlet.events import Event, Progress, RolledBack, StoreBack, StoreWait
 from gristmill.outlet.peek import peek
 from gristmill.outlet.proof import prove
 from gristmill.queue import LeaseQueue
@@ -272,6 +272,39 @@ async def test_stopping_during_an_outage_does_not_wait_for_the_store(own_store: 
         stop.set()
         assert not (await asyncio.wait_for(collecting, 10)).finished
     await redis.aclose()
+
+
+async def test_a_store_that_lost_its_latest_changes_changes_no_line(redis: Redis, tmp_path: Path):
+    """Answers and acks are lost and made again, with another outcome: the durable lines stay, and the proof holds."""
+    queue = await job_of(redis, 6)
+    await answer(queue, range(3))
+    keys = [key async for key in redis.scan_iter(match=queue.keys.pattern.replace("{", "[{]"))]
+    before = {key: await redis.dump(key) for key in keys}
+    stop, seen = asyncio.Event(), list[Event]()
+    with begun(tmp_path / "out", queue.job) as work:
+        collecting = asyncio.create_task(collect(queue, work, token="c", stop=stop, report=seen.append))
+        await queue.commit("w", [Finished(3, 0, records.encode(record(3)))], [])
+
+        async def acked() -> bool:
+            return (await queue.snapshot()).acked == 4
+
+        await wait_until(acked, description="four results acked")
+        async with redis.pipeline(transaction=True) as pipe:
+            for key in [key async for key in redis.scan_iter()]:
+                if key in before or queue.job in key.decode():
+                    pipe.delete(key)
+            for key, value in before.items():
+                pipe.restore(key, 0, value)
+            await pipe.execute()
+        await queue.commit("w", [Finished(3, 0, records.encode(record(3, cls=FailureClass.TIMEOUT)))], [])
+        await queue.commit("w", [Finished(i, 0, records.encode(record(i))) for i in (4, 5)], [])
+        done = await collecting
+        assert (done.new, done.repeated, done.rolled_back, done.finished) == (6, 4, True, True)
+        assert any(isinstance(e, RolledBack) for e in seen)
+        finish(work, fed=True)
+        summary = prove(work, await queue.snapshot(), rolled_back=done.rolled_back)
+        assert (summary.ok, summary.failed) == (6, 0)
+    assert ordinals(tmp_path / "out") == list(range(6))
 
 
 async def test_looking_takes_nothing(redis: Redis):

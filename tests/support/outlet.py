@@ -37,7 +37,7 @@ def record(ordinal: int, *, cls: FailureClass | None = None, text: str = "", **d
 def entry(job: str, r: Record) -> Entry:
     d = r.detail
     code = CODES[r.cls] if r.cls else 0
-    number = result_number(f"{job}-{d.ordinal}")
+    number = result_number(job, d.ordinal)
     return Entry(d.ordinal, request_key(d.custom_id, d.fingerprint), number, code, encode_line(job, r))
 
 

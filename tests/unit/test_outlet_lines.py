@@ -13,6 +13,7 @@ from gristmill.outlet.lines import (
     NotOurLineError,
     body_json,
     encode_line,
+    number_of_id,
     parse_line,
     renumber,
     request_key,
@@ -126,8 +127,16 @@ def test_an_absent_id_and_an_empty_one_are_two_keys():
     print_ = fingerprint("x")
     keys = {request_key(None, print_), request_key("", print_), request_key("a", print_), request_key("a", b"0" * 16)}
     assert len(keys) == 4
-    assert result_number("j-1") != result_number("j-2")
-    assert 0 <= result_number("j-1") < 1 << 63
+
+
+def test_a_result_has_one_number_however_it_is_come_by():
+    """From the record when it is collected, from the line's id when it is read back; also from a strange id."""
+    assert number_of_id("j-o-b-12") == result_number("j-o-b", 12)
+    assert (
+        len({result_number("j", 1), result_number("j", 2), result_number("k", 1), number_of_id("j"), number_of_id("")})
+        == 5
+    )
+    assert all(0 <= result_number(f"job{i}", 1 << 40) < 1 << 63 for i in range(100))
 
 
 @pytest.mark.parametrize(

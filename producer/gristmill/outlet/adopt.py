@@ -11,7 +11,7 @@ from pathlib import Path
 from gristmill.outlet.carried import CarriedWriter, carried_path
 from gristmill.outlet.errors import OutRefusedError, disk
 from gristmill.outlet.files import sync_folder
-from gristmill.outlet.lines import NotOurLineError, parse_line, result_number
+from gristmill.outlet.lines import NotOurLineError, number_of_id, parse_line
 from gristmill.outlet.rows import BASE, Place
 from gristmill.outlet.workdir import MAX_LINE_BYTES, Work, foreign_line
 
@@ -76,4 +76,4 @@ def _places(out: Path, job: str) -> Iterator[Place]:
                     "untouched; name another file, or say `--overwrite`",
                 )
             last = ordinal
-            yield Place(ordinal, ordinal, result_number(parsed.id), start, len(line), BASE)
+            yield Place(ordinal, ordinal, number_of_id(parsed.id), start, len(line), BASE)

@@ -59,7 +59,8 @@ class Collected(msgspec.Struct, frozen=True):
         new: lines made durable by this call.
         repeated: records that were durable already and were only acked.
         acked: records acked.
-        rolled_back: the store lost a suffix meanwhile, so its counters may differ from the lines.
+        rolled_back: the store lost a suffix meanwhile, or may have (results were read again, or acked and unknown), so
+            its count of failures may differ from the lines.
         finished: the end that `until` asked for was reached (else it was stopped).
     """
 
@@ -200,11 +201,13 @@ class _Collector:
         self._round_bytes = round_bytes
         self.patience = Patience(stop, report)
         self._state: JobState | None = None
-        self._new = self._repeated = self._acked = 0
+        self._new = self._repeated = self._acked = self._unknown = 0
         self._rolled_back = False
 
     def result(self, *, finished: bool) -> Collected:
-        return Collected(self._state, self._new, self._repeated, self._acked, self._rolled_back, finished)
+        self._look_for_rollback()
+        doubtful = self._rolled_back or self._repeated > 0 or self._unknown > 0
+        return Collected(self._state, self._new, self._repeated, self._acked, doubtful, finished)
 
     async def run(self) -> Collected:
         idle_s = _FIRST_IDLE_S
@@ -227,11 +230,14 @@ class _Collector:
         if self._lease.lost:
             raise LeaseLostError(self._queue.job)
         blocks = await self.patience.call(lambda: self._queue.read_blocks(self._round_bytes))
+        self._look_for_rollback()
+        return blocks
+
+    def _look_for_rollback(self) -> None:
         if self._queue.rolled_back:
             self._queue.rolled_back = False
             self._rolled_back = True
             self._report(RolledBack())
-        return blocks
 
     async def _at_end(self) -> bool:
         """Whether an empty read was the end. A terminal state counts only when it was seen before that read."""
@@ -280,6 +286,7 @@ class _Collector:
             reply = await self.patience.call(lambda: self._queue.ack(self._lease.token, indices))
             if reply.status is AckStatus.OK:
                 self._acked += reply.acked
+                self._unknown += reply.unknown
                 return
             if reply.status is AckStatus.GONE:
                 raise JobNotFoundError(self._queue.job)
@@ -295,7 +302,7 @@ class _Collector:
 def _entry(job: str, record: Record) -> Entry:
     d = record.detail
     code = 0 if record.cls is None else CODES[record.cls]
-    number = result_number(f"{job}-{d.ordinal}")
+    number = result_number(job, d.ordinal)
     return Entry(d.ordinal, request_key(d.custom_id, d.fingerprint), number, code, encode_line(job, record))
 
 

@@ -22,7 +22,7 @@ import msgspec
 
 from gristmill.outlet.carried import CarriedReader, CarriedWriter, carried_path
 from gristmill.outlet.errors import DiskError, disk
-from gristmill.outlet.lines import NotOurLineError, parse_line, request_key, result_number
+from gristmill.outlet.lines import NotOurLineError, number_of_id, parse_line, request_key
 from gristmill.outlet.rows import BASE, UNUSED, Place
 from gristmill.outlet.segments import read_index
 from gristmill.outlet.workdir import MAX_LINE_BYTES, Current, database_path, foreign_line, remove_database
@@ -176,7 +176,7 @@ def _file_rows(path: Path, source: int) -> Iterator[_Row | None]:
             if not parsed.ok:
                 yield None
                 continue
-            yield _Row(result_number(parsed.id), parsed.key, parsed.gristmill.index, start, len(line), source)
+            yield _Row(number_of_id(parsed.id), parsed.key, parsed.gristmill.index, start, len(line), source)
 
 
 def _fill(db: sqlite3.Connection, rows: Iterable[_Row | None]) -> PlanStats:

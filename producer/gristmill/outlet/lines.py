@@ -17,6 +17,7 @@ whole.
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from hashlib import blake2b
 
 import msgspec
@@ -34,6 +35,7 @@ _ERROR = b',"error":'
 _TAIL = b',"gristmill":'
 _INDEX = b',"gristmill":{"index":'
 
+_MASK = (1 << 63) - 1
 _dump = msgspec.json.Encoder().encode
 _raw = msgspec.json.Decoder(msgspec.Raw)
 
@@ -105,9 +107,20 @@ def request_key(custom_id: str | None, fingerprint: bytes) -> bytes:
     return blake2b(fingerprint + name, digest_size=16).digest()
 
 
-def result_number(result_id: str) -> int:
-    """A signed 63-bit number for a line's `id`: the same result is known by it in whatever file it lies."""
-    return int.from_bytes(blake2b(result_id.encode(), digest_size=8).digest()) >> 1
+def result_number(job: str, ordinal: int) -> int:
+    """63 bits by which a result is known in whatever file its line lies; neighbours have neighbouring ones."""
+    return (_job_number(job) + ordinal) & _MASK
+
+
+def number_of_id(result_id: str) -> int:
+    """The same number, from the line's `id`."""
+    job, _, ordinal = result_id.rpartition("-")
+    return result_number(job, int(ordinal)) if ordinal.isdecimal() else _job_number(result_id)
+
+
+@lru_cache(maxsize=1024)
+def _job_number(job: str) -> int:
+    return int.from_bytes(blake2b(job.encode(), digest_size=8).digest()) & _MASK
 
 
 def encode_line(job: str, record: Record) -> bytes:
