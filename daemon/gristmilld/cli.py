@@ -10,19 +10,25 @@ Exit codes: 0 stopped as asked; 1 a child died again and again before it was up;
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import secrets
 import sys
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from gristmill import __version__
-from gristmilld.config import EXIT_USAGE, DaemonConfig
+from gristmilld.config import DEFAULT_METRICS_PORT, EXIT_USAGE, DaemonConfig
+
+if TYPE_CHECKING:
+    from gristmilld.supervisor.loop import Serving
+
+log = logging.getLogger(__name__)
 
 NEEDED = ("aiohttp", "prometheus_client")
 PRELOADED = ("asyncio", "aiohttp", "pybase64", "redis.asyncio", "uvloop")
@@ -63,7 +69,10 @@ def main() -> None:
 @click.option("--pool", metavar="NAME", help="Work only on jobs of this pool.")
 @click.option("--allow-root", "allowed_roots", multiple=True, metavar="DIR",
               help="A folder beneath which pictures may be read by reference; may be repeated.")  # fmt: skip
-@click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Serve /metrics, /healthz and /readyz there.")
+@click.option("--metrics-port", type=click.IntRange(0, 65_535),
+              help="Serve /metrics and /readyz there; 9464 by default, off with --exit-with-parent.")  # fmt: skip
+@click.option("--metrics-host", metavar="HOST", help="The address for them; 127.0.0.1 by default.")
+@click.option("--no-metrics", is_flag=True, help="Serve none of them.")
 @click.option("--state-dir", metavar="DIR", help="Where the embedded store lies.")
 @click.option("--exit-with-parent", is_flag=True, help="Stop at the end of stdin, as on SIGTERM.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="For people (the default) or for machines.")
@@ -123,9 +132,52 @@ def _run(config: DaemonConfig, *, exit_with_parent: bool) -> int:
             except EmbeddedStoreError as error:
                 raise _Refusal(str(error)) from error
             config, revive = msgspec.structs.replace(config, redis=store.url), store.revive
+        _introduce(config)
         entries = Entries(worker=_work, control=partial(run_control, revive=revive))
         daemon_id = f"d{secrets.token_hex(5)}"
-        return Supervisor(config, daemon_id, entries, exit_with_parent=exit_with_parent).run()
+        serving = _open_metrics(config, daemon_id, stack, by_default=not exit_with_parent)
+        return Supervisor(config, daemon_id, entries, exit_with_parent=exit_with_parent, serving=serving).run()
+
+
+def _open_metrics(config: DaemonConfig, daemon_id: str, stack: ExitStack, *, by_default: bool) -> Serving | None:
+    """Take the port and make the folder of the metrics; `stack` gives them back.
+
+    Where nobody asked for a port, a default one that is in use is only a warning: a second daemon of this machine is
+    no mistake.
+    """
+    from gristmilld import metricsdir
+    from gristmilld.server.listen import ListenError, listen
+    from gristmilld.supervisor.loop import Serving
+
+    os.environ.pop(metricsdir.ENV, None)  # somebody else's folder is not ours to write to
+    asked = config.metrics_port is not None
+    if not config.metrics or not (asked or by_default):
+        return None
+    try:
+        port = config.metrics_port if config.metrics_port is not None else DEFAULT_METRICS_PORT
+        socket = stack.enter_context(listen(config.metrics_host, port))
+        folder = metricsdir.MetricsDir.create(config.state_dir, daemon_id)
+    except (ListenError, OSError) as error:
+        text = str(error) if isinstance(error, ListenError) else f"metrics can't be kept in {config.state_dir}: {error}"
+        if asked:
+            raise _Refusal(text) from error
+        log.warning("no metrics: %s", text)
+        return None
+    stack.callback(folder.remove)
+    folder.enter()
+    log.info("metrics are served on %s port %d", *socket.getsockname()[:2])
+    return Serving(_serve, socket.fileno(), folder)
+
+
+def _introduce(config: DaemonConfig) -> None:
+    """Say what starts, so that a wrong endpoint or store is seen at once."""
+    from gristmill.queue.store import shown
+
+    names = ", ".join(endpoint.name for endpoint in config.endpoints)
+    log.info(
+        "gristmilld %s: %d workers with %d requests each, pool %s, endpoints %s, store %s",
+        __version__, config.workers, config.concurrency, config.pool, names, shown(config.redis),
+    )  # fmt: skip
 
 
 def _work(spec: Any) -> int:
@@ -133,3 +185,10 @@ def _work(spec: Any) -> int:
     from gristmilld.worker.main import run_worker
 
     return run_worker(spec)
+
+
+def _serve(spec: Any) -> int:
+    """Runs in the server alone, as `_work`."""
+    from gristmilld.server.main import run_server
+
+    return run_server(spec)

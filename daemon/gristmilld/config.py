@@ -13,6 +13,7 @@ import msgspec
 
 DEFAULT_CONCURRENCY = 256
 MAX_DEFAULT_WORKERS = 8
+DEFAULT_METRICS_PORT = 9464
 
 EXIT_USAGE = 2
 """A wrong setting, or a store that can't be used as it is set up."""
@@ -86,8 +87,10 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
         drain_s: a stop waits so long for requests in flight before they are put back.
         hang_s: a process whose loop is silent for so long is ended.
         allowed_roots: folders beneath which pictures may be read by reference; none by default.
+        metrics: False serves none, whatever the port.
         metrics_host: where the metrics are served.
-        metrics_port: None is off.
+        metrics_port: None leaves it to the command: `DEFAULT_METRICS_PORT` for a daemon that stands for itself, no
+            metrics for one that ends with whoever started it.
         state_dir: the embedded store's and the daemon's own files.
         log_format: ``text`` for people, ``json`` for machines.
         log_level: the least severity that is logged.
@@ -103,6 +106,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float = 30.0
     hang_s: float = 60.0
     allowed_roots: list[str] = []
+    metrics: bool = True
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
     state_dir: str = ""

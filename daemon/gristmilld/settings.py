@@ -65,6 +65,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     drain_s: float = 30.0
     hang_s: float = 60.0
     allowed_roots: list[str] = []
+    metrics: bool = True
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
     state_dir: str | None = None
@@ -83,6 +84,8 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     pool: str | None = None
     allowed_roots: Sequence[str] = ()
+    no_metrics: bool = False
+    metrics_host: str | None = None
     metrics_port: int | None = None
     state_dir: str | None = None
     log_format: Literal["text", "json"] | None = None
@@ -107,7 +110,8 @@ def load(flags: Flags, env: Mapping[str, str]) -> DaemonConfig:
         drain_s=file.drain_s,
         hang_s=file.hang_s,
         allowed_roots=[_folder(root) for root in (*file.allowed_roots, *flags.allowed_roots)],
-        metrics_host=file.metrics_host,
+        metrics=file.metrics and not flags.no_metrics,
+        metrics_host=flags.metrics_host or file.metrics_host,
         metrics_port=flags.metrics_port if flags.metrics_port is not None else file.metrics_port,
         state_dir=flags.state_dir or file.state_dir or str(default_state_dir()),
         log_format=_first(flags.log_format, file.log_format),

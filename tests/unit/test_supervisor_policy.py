@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from gristmilld.clock import ManualClock
+from gristmilld.metricsdir import Supervision
 from gristmilld.supervisor.policy import CONTROL, Policy
 from gristmilld.supervisor.terms import (
     Beat,
@@ -258,3 +259,21 @@ def test_the_next_decision_is_announced():
     assert drive.policy.next_due_s() == now + 60
     drive.step(StopAsked())
     assert drive.policy.next_due_s() == now + 33
+
+
+def test_who_lives_and_how_the_others_died_is_told():
+    """Up from the first beat until a death or a hang; starts and deaths by slot, whoever the child was."""
+    drive = Drive(2, helpers=["server"])
+    assert drive.policy.supervision() == Supervision()
+    drive.step(Tick())
+    assert drive.policy.supervision() == Supervision("running", [], {CONTROL: 1, "server": 1, W0: 1, W1: 1})
+    for slot in (CONTROL, W0, W1):
+        drive.step(Beat(slot))
+    assert drive.policy.supervision().up == [CONTROL, W0, W1]
+    drive.step(Died(W0, signum=signal.SIGKILL))
+    drive.step(Died("server"))
+    told = drive.policy.supervision()
+    assert told.up == [CONTROL, W1]
+    assert told.deaths == {W0: {"crashed": 1}, "server": {"left": 1}}
+    drive.step(StopAsked())
+    assert drive.policy.supervision().stage == "draining"

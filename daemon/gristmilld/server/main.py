@@ -7,6 +7,7 @@ killed comes back on it, and whoever connects meanwhile waits a moment.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -15,11 +16,14 @@ from typing import Any
 
 from aiohttp import web
 
+from gristmill.queue.errors import StoreError
 from gristmill.queue.store import connect
 from gristmilld import lifeline, logs, metricsdir
-from gristmilld.config import ServerSpec
+from gristmilld.config import EXIT_USAGE, ServerSpec
 from gristmilld.server.app import Pages
 from gristmilld.server.look import StoreLook
+
+log = logging.getLogger(__name__)
 
 _STORE_TIMEOUT_S = 2.0
 _SHUTDOWN_S = 1.0
@@ -29,7 +33,11 @@ _CANCEL_AGAIN_S = 0.05
 def run_server(spec: ServerSpec) -> int:
     """Serve until told to stop; the process's exit code. The folder of the metrics is in the environment."""
     logs.set_up("server", log_format=spec.config.log_format, level=spec.config.log_level)
-    return asyncio.run(_serve(spec))
+    try:
+        return asyncio.run(_serve(spec))
+    except StoreError as error:
+        log.error("%s", error)  # noqa: TRY400  # the sentence is the message
+        return EXIT_USAGE
 
 
 async def _serve(spec: ServerSpec) -> int:

@@ -17,7 +17,8 @@ from typing import assert_never
 import msgspec
 
 from gristmilld.clock import Clock, monotonic_s
-from gristmilld.config import ControlSpec, DaemonConfig, WorkerSpec
+from gristmilld.config import ControlSpec, DaemonConfig, ServerSpec, WorkerSpec
+from gristmilld.metricsdir import MetricsDir
 from gristmilld.supervisor import process
 from gristmilld.supervisor.heartbeat import Heartbeat
 from gristmilld.supervisor.outbox import Outbox
@@ -42,6 +43,7 @@ from gristmilld.supervisor.terms import (
 
 log = logging.getLogger(__name__)
 
+SERVER = "server"
 LOOK_INTERVAL_S = 1.0
 """Children and pipes are looked at this often even when nothing was heard of them."""
 
@@ -51,6 +53,20 @@ class Entries(msgspec.Struct, frozen=True):
 
     worker: Callable[[WorkerSpec], int]
     control: Callable[[ControlSpec], int]
+
+
+class Serving(msgspec.Struct, frozen=True):
+    """The helper that serves metrics and health.
+
+    Attributes:
+        entry: what it runs; returns its exit code.
+        listen_fd: the listening socket; whoever made it closes it.
+        folder: of the metrics, entered; whoever made it removes it.
+    """
+
+    entry: Callable[[ServerSpec], int]
+    listen_fd: int
+    folder: MetricsDir
 
 
 class _Child(msgspec.Struct, frozen=True):
@@ -70,6 +86,7 @@ class Supervisor:
         entries: what the children run.
         rules: the budgets; by default made from `config`.
         exit_with_parent: the end of stdin is a stop request.
+        serving: the server of metrics; None is off.
     """
 
     def __init__(
@@ -80,6 +97,7 @@ class Supervisor:
         *,
         rules: Rules | None = None,
         exit_with_parent: bool = False,
+        serving: Serving | None = None,
         clock: Clock = monotonic_s,
     ) -> None:
         self._config = config
@@ -87,7 +105,9 @@ class Supervisor:
         self._entries = entries
         self._clock = clock
         self._worker_slots = {f"worker-{number}": number for number in range(config.workers)}
-        self._policy = Policy(rules or rules_of(config), list(self._worker_slots), clock())
+        self._serving = serving
+        helpers = [] if serving is None else [SERVER]
+        self._policy = Policy(rules or rules_of(config), list(self._worker_slots), clock(), helpers)
         self._children: dict[str, _Child] = {}
         self._outbox = Outbox()
         self._signals = SignalPipe()
@@ -164,6 +184,8 @@ class Supervisor:
         self._forget(child.heartbeat.read_fd)
         child.heartbeat.close()
         del self._children[child.slot]
+        if self._serving is not None:
+            self._serving.folder.forget(child.slot)
         self._step(Died(child.slot, ended.exit_code, ended.signum))
 
     def _forget(self, fd: int) -> None:
@@ -175,6 +197,8 @@ class Supervisor:
     def _step(self, event: Event) -> None:
         for action in self._policy.step(event, self._clock()):
             self._do(action)
+        if self._serving is not None:
+            self._serving.folder.publish(self._policy.supervision())
 
     def _do(self, action: Action) -> None:
         match action:
@@ -215,6 +239,8 @@ class Supervisor:
     def _fork(self, slot: str, generation: int, heartbeat: Heartbeat) -> int:
         if slot == CONTROL:
             return self._fork_control(generation, heartbeat)
+        if slot == SERVER:
+            return self._fork_server(generation, heartbeat)
         return self._fork_worker(slot, generation, heartbeat)
 
     def _fork_worker(self, slot: str, generation: int, heartbeat: Heartbeat) -> int:
@@ -227,6 +253,19 @@ class Supervisor:
             parent_fd=self._parent_fds[0],
         )
         return process.fork(lambda: self._entries.worker(spec), keep={spec.heartbeat_fd, spec.parent_fd})
+
+    def _fork_server(self, generation: int, heartbeat: Heartbeat) -> int:
+        serving = self._serving
+        assert serving is not None, "there is no slot for a server where metrics are off"
+        spec = ServerSpec(
+            config=self._config,
+            daemon_id=self._daemon_id,
+            generation=generation,
+            heartbeat_fd=heartbeat.write_fd,
+            parent_fd=self._parent_fds[0],
+            listen_fd=serving.listen_fd,
+        )
+        return process.fork(lambda: serving.entry(spec), keep={spec.heartbeat_fd, spec.parent_fd, spec.listen_fd})
 
     def _fork_control(self, generation: int, heartbeat: Heartbeat) -> int:
         notices = os.pipe()

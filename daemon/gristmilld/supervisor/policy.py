@@ -35,10 +35,11 @@ than `next_due_s`.
 from __future__ import annotations
 
 import signal
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from gristmilld.config import BOOT_FAILURES
+from gristmilld.metricsdir import Supervision
 from gristmilld.supervisor.terms import (
     Action,
     Beat,
@@ -79,6 +80,7 @@ class _Slot:
         self.start_at_s: float | None = now_s
         self.failures = 0
         self.early_deaths: deque[float] = deque()
+        self.deaths: Counter[str] = Counter()
         self._reset(now_s)
 
     def _reset(self, now_s: float) -> None:
@@ -166,10 +168,21 @@ class Policy:
             for slot in self._slots.values():
                 slot.last_beat_s = now_s
 
+    def supervision(self) -> Supervision:
+        """Who lives and who has died how, for the metrics."""
+        slots = self._slots.values()
+        return Supervision(
+            stage=self.stage.name.lower(),
+            up=[slot.name for slot in slots if slot.alive and slot.beaten and not slot.hung],
+            starts={slot.name: slot.generation + 1 for slot in slots if slot.generation >= 0},
+            deaths={slot.name: dict(slot.deaths) for slot in slots if slot.deaths},
+        )
+
     # -- deaths
 
     def _died(self, slot: _Slot, death: Died, now_s: float) -> list[Action]:
         cause = slot.cause(death)
+        slot.deaths[cause.value] += 1
         slot.alive = False
         slot.kill_at_s = None
         actions: list[Action] = [Bury(slot.name, slot.generation, cause)] if slot.is_worker else []
