@@ -229,3 +229,20 @@ async def test_a_store_that_takes_nothing_is_a_time_out(own_store: StoreProcess)
             await claim(queue, "w")
         own_store.process.send_signal(signal.SIGCONT)
         assert (await queue.snapshot()).state == "running"
+
+
+async def test_a_refused_password_is_told_at_once_with_the_stores_own_words() -> None:
+    """It is no outage to be waited out; the sentence says what to change and shows no password."""
+    store = StoreProcess()
+    store.start()
+    try:
+        admin = connect(store.url)
+        await admin.config_set("requirepass", "sesame")
+        await admin.aclose()
+        redis = connect(store.url.replace("unix://", "unix://default:wrong-one@"))
+        with pytest.raises(StoreError, match=r"refuses this user: .*(WRONGPASS|password)") as caught:
+            await check_store(redis)
+        assert "wrong-one" not in str(caught.value)
+        await redis.aclose()
+    finally:
+        store.close()

@@ -99,7 +99,7 @@ async def check_store(redis: Redis) -> StoreInfo:
     except (RedisError, OSError) as error:
         refused = error if isinstance(error, NoPermissionError) else refusal(error)
         if refused is not None:
-            said = str(refusal).rstrip(".")
+            said = str(refused).rstrip(".")
             raise StoreError(f"the store refuses this user: {said}; give user and password in the URL") from refused
         raise StoreError(f"the store cannot be reached: {error}; is it running, and is the URL right?") from error
     _refuse_unfit(info)
