@@ -9,7 +9,7 @@ import pytest
 from gristmill.contract.failure import Failure, FailureClass
 from gristmilld.config import EndpointConfig, Secret
 from gristmilld.upstream.endpoint import Endpoint
-from gristmilld.upstream.outcome import Answer
+from gristmilld.upstream.outcome import Answer, FailedCall
 from gristmilld.upstream.pool import EndpointPool
 
 DOWN = Failure(FailureClass.ENDPOINT_DOWN, "x")
@@ -152,3 +152,26 @@ def test_an_unreadable_ca_file_is_named(clock, tmp_path):
             path.write_text("nothing")
         with pytest.raises(ValueError, match=f"endpoint a: .*{path.name}"):
             make(clock, "a", ca_file=str(path))
+
+
+def test_down_and_up_again_are_told_once_each(clock, caplog):
+    """A person sees in the log that requests wait, why, and when it is over."""
+    caplog.set_level("INFO")
+    endpoint = make(clock, "a").endpoints[0]
+    for _ in range(20):
+        end(endpoint, Failure(FailureClass.ENDPOINT_DOWN, "no connection to the endpoint: refused"))
+    clock.now_s += 1
+    end(endpoint, OK)
+    end(endpoint, OK)
+    assert [r.getMessage() for r in caplog.records] == [
+        "endpoint a is down, its requests wait: no connection to the endpoint: refused",
+        "endpoint a answers again",
+    ]
+
+
+def test_deaths_at_one_age_are_told(clock, caplog):
+    """The advice reaches the log with the endpoint's name."""
+    endpoint = make(clock, "a").endpoints[0]
+    for _ in range(20):
+        end(endpoint, FailedCall(FailureClass.TRANSIENT, "x", latency_ms=60_000))
+    assert [r.getMessage()[:40] for r in caplog.records] == ["endpoint a: 8 of the last 8 calls that d"]

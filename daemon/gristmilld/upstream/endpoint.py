@@ -6,6 +6,7 @@ this scheme, host and port alone, since no redirect is followed.
 
 from __future__ import annotations
 
+import logging
 import ssl
 import time
 from collections.abc import Callable
@@ -17,11 +18,14 @@ from yarl import URL
 
 from gristmill import __version__
 from gristmill.contract.failure import Failure
+from gristmilld.upstream.ages import Ages
 from gristmilld.upstream.limits import Limits, Pass
-from gristmilld.upstream.outcome import Answer
+from gristmilld.upstream.outcome import Answer, FailedCall
 
 if TYPE_CHECKING:
     from gristmilld.config import EndpointConfig
+
+log = logging.getLogger(__name__)
 
 USER_AGENT = f"gristmill/{__version__}"
 MAX_TARGETS = 64
@@ -47,13 +51,7 @@ class Call:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        limits, outcome = self._endpoint.limits, self.outcome
-        if outcome is None:
-            limits.abandoned(self._pass)
-        elif isinstance(outcome, Failure):
-            self.outcome = limits.failed(self._pass, outcome, self._endpoint.now())
-        else:
-            limits.good(self._pass, self._endpoint.now())
+        self.outcome = self._endpoint.settle(self._pass, self.outcome)
 
 
 class Endpoint:
@@ -72,6 +70,7 @@ class Endpoint:
         self.limits = Limits(config.max_in_flight)
         self.now = now
         self._targets: dict[str, URL] = {}
+        self._ages = Ages()
 
     def __repr__(self) -> str:
         return f"Endpoint({self.name!r}, {self.url!r}, {self.state})"
@@ -113,6 +112,30 @@ class Endpoint:
     def begin(self) -> Call:
         """Count a call as in flight; do it in the same step as `EndpointPool.pick`, before anything is awaited."""
         return Call(self, self.limits.begin(self.now()))
+
+    def settle(self, granted: Pass, outcome: Answer | Failure | None) -> Answer | Failure | None:
+        """Count a call as over, tell of a change that a person should see, and explain its outcome (see `Limits`)."""
+        limits = self.limits
+        if outcome is None:
+            limits.abandoned(granted)
+            return None
+        was_down = limits.open_until_s is not None
+        if isinstance(outcome, Failure):
+            outcome = limits.failed(granted, outcome, self.now())
+            advice = self._ages.note(outcome) if isinstance(outcome, FailedCall) else None
+            if advice is not None:
+                log.warning("endpoint %s: %s", self.name, advice)
+        else:
+            limits.good(granted, self.now())
+        if was_down != (limits.open_until_s is not None):
+            self._tell(outcome)
+        return outcome
+
+    def _tell(self, outcome: Answer | Failure) -> None:
+        if self.limits.open_until_s is None:
+            log.info("endpoint %s answers again", self.name)
+        elif isinstance(outcome, Failure):
+            log.warning("endpoint %s is down, its requests wait: %s", self.name, outcome.message)
 
 
 def _headers(config: EndpointConfig) -> CIMultiDictProxy[str]:
