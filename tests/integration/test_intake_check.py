@@ -8,6 +8,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_from_bytes
 
 import pytest
 from tests.support.pictures import data_url, exif, opened, quarters, saved, shows_quarters, turned
@@ -83,7 +84,8 @@ async def test_each_source_form_reaches_the_same_bytes(tmp_path: Path) -> None:
     data = saved(quarters(), "PNG")
     (tmp_path / "a b.png").write_bytes(data)
     forms = ["a b.png", str(tmp_path / "a b.png"), f"file://{tmp_path}/a%20b.png", data_url(data)]
-    forms += ["./sub/../a b.png", data_url(data, "image/jpeg").replace("+", "-").replace("/", "_", 0)]
+    forms += ["./a b.png", data_url(data, "image/jpeg").rstrip("=")]
+    forms += ["data:;base64," + base64.urlsafe_b64encode(data).decode(), "data:image/png," + quote_from_bytes(data)]
     entries = await run(write(tmp_path / "in", [{"prompt": "p", "image": form} for form in forms]))
     assert {picture_of(entry) for entry in entries} == {data}
     assert len({entry.fingerprint for entry in entries}) == 1
@@ -154,6 +156,16 @@ async def test_bad_pictures_are_named_and_their_neighbours_sent(tmp_path: Path) 
         assert "U0V" not in refusal.message
         if len(form) < 20 and form.isprintable():
             assert form in refusal.message or form.startswith("data:")
+
+
+async def test_long_paths_leave_room_for_the_reason(tmp_path: Path) -> None:
+    """A message stays within its bound and still says what is wrong."""
+    entry = (await run(write(tmp_path / "in", [{"prompt": "p", "image": "x/" * 450 + "a.png"}])))[0]
+    refusal = frame.decode(entry.frame(0))
+    assert isinstance(refusal, frame.Refusal)
+    assert len(refusal.message) <= 500
+    assert "a.png" in refusal.message
+    assert "does not exist" in refusal.message
 
 
 async def test_limits_on_pictures_hold(tmp_path: Path) -> None:

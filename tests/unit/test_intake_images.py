@@ -158,12 +158,12 @@ def test_plain_files_are_known_as_such(kind: str, options: dict[str, object], mo
     assert (seen.verdict, seen.mime, seen.width, seen.height) == (Verdict.PLAIN, f"image/{kind.lower()}", 300, 200)
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP"])
+@pytest.mark.parametrize("kind", ["JPEG", "progressive JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP"])
 @pytest.mark.parametrize("part", [0.15, 0.5, 0.9, 0.995])
 def test_truncated_files_are_refused(kind: str, part: float) -> None:
     """Wherever a file is cut, it is refused as truncated or unreadable, and never passed through."""
     noise = Image.effect_noise((300, 200), 80).convert("RGB")
-    data = saved(noise, kind)
+    data = saved(noise, kind.rsplit(maxsplit=1)[-1], **({"progressive": True} if " " in kind else {}))
     cut = data[: int(len(data) * part)]
 
     def send() -> None:

@@ -1,0 +1,17 @@
+"""Input files into sealed requests: read, normalise, fetch and encode pictures, fingerprint, feed.
+
+::
+
+    readers, source, selection      lines of INPUT, which of them, and is it still the same file
+    normalise                       one line -> draft or refusal
+    picture_source, structure,      pictures: read, looked at, passed through or encoded by expendable processes
+      pictures, encoder_pool,
+      encoder_main, images
+    fingerprint, encode             draft -> frame
+    pipeline                        all of the above in input order, working ahead within bounds
+    runs, feeder_store, feeder      frames -> runs in the queue, resumable
+    feed_main                       the feeder as a process
+    check                           the same without a store
+
+Nothing is imported here: the command line starts fast, and the encoder processes load only what they need.
+"""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from gristmill.contract import frame
-from gristmill.contract.failure import FailureClass
+from gristmill.contract.failure import MAX_MESSAGE_CHARS, FailureClass
 from gristmill.contract.frame import Image
 from gristmill.intake import fingerprint
 from gristmill.intake.draft import Draft, Refused
@@ -67,7 +67,7 @@ class Entry(msgspec.Struct, gc=False):
     def frame(self, ordinal: int) -> bytes:
         """The encoded frame of a line that is sent or refused."""
         if self.refused is not None:
-            message = f"line {self.line} {self.refused.reason}"
+            message = f"line {self.line} {self.refused.reason}"[:MAX_MESSAGE_CHARS]
             refusal = frame.Refusal(ordinal, self.custom_id, self.fingerprint, self.refused.cls, message, self.line)
             return frame.encode(refusal)
         return frame.encode(

@@ -21,6 +21,7 @@ from gristmill.intake.errors import PictureError
 
 MAX_SOURCE_BYTES = 512 << 20
 _MAX_PATH_CHARS = 1024
+_MAX_SHOWN_CHARS = 200
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 
 _URL_ALPHABET = str.maketrans("-_", "+/")
@@ -47,7 +48,8 @@ def describe(ref: PictureRef) -> str:
         return f"the data URL in {ref.place}"
     if len(ref.url) > _MAX_PATH_CHARS:
         return f"the picture in {ref.place}"
-    return f"picture {ref.url!r}"
+    shown = ref.url if len(ref.url) <= _MAX_SHOWN_CHARS else "..." + ref.url[-_MAX_SHOWN_CHARS:]
+    return f"picture {shown!r}"
 
 
 def resolve(ref: PictureRef, root: str) -> str:
@@ -69,7 +71,7 @@ def resolve(ref: PictureRef, root: str) -> str:
         url = unquote(parts.path)
     if "\0" in url:
         raise PictureError("has a path with a zero byte")
-    return os.path.normpath(Path(root, url))
+    return str(Path(root, url).absolute())  # ".." stays: behind a link it does not mean what it seems to
 
 
 def file_identity(path: str) -> Identity:
@@ -122,7 +124,8 @@ def _from_base64(text: str) -> bytes:
 
 def _os_reason(error: OSError, path: str) -> str:
     if isinstance(error, FileNotFoundError):
-        return f"does not exist (looked for {path}; relative paths lie below --media-root, else the input's folder)"
+        folder = str(Path(path).parent)[-_MAX_SHOWN_CHARS:]
+        return f"does not exist (looked in {folder}; relative paths lie below --media-root, else the input's folder)"
     if isinstance(error, PermissionError):
         return "may not be read by this user"
     return f"can't be read: {error.strerror or type(error).__name__}"

@@ -81,7 +81,8 @@ class PictureStore:
             if source.is_data_url(ref):
                 got = await self._thread(lambda: source.read_data_url(ref))
             else:
-                identity = await self._thread(lambda: source.file_identity(source.resolve(ref, self._root)))
+                # on the loop: the reading thread has just looked at this file's size, so it is in the kernel's cache
+                identity = source.file_identity(source.resolve(ref, self._root))
                 hot = self._known(identity)
                 if hot is not None:
                     return hot

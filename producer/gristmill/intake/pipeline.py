@@ -68,7 +68,7 @@ class Pipeline:
         self._take = take
         self._selection = selection or Selection()
         self._normalise = Normaliser(options)
-        self._root = options.media_root or str(Path(path).resolve().parent)
+        self._root = options.media_root or str(Path(path).absolute().parent)
         self._place = start.place
         self._lines: Iterator[Line] = open_lines(
             path, start.offset, number=start.line, max_line_bytes=options.max_line_bytes

@@ -41,7 +41,7 @@ def identify(path: str | Path) -> Source:
     except OSError as error:
         raise InputError(f"{path} can't be read: {error.strerror or error}") from error
     return Source(
-        path=str(path.resolve()),
+        path=str(path.absolute()),
         size=status.st_size,
         mtime_ns=status.st_mtime_ns,
         head_sha256=hashlib.sha256(head).hexdigest(),
