@@ -156,7 +156,7 @@ async def test_watch_ends_with_the_job(tmp_path: Path, url: str):
     async with asyncio.timeout(20):
         err = await watching.stderr.read()
         assert await watching.wait() == 0
-    assert b"complete: 10 requests: 10 ok, 0 failed" in err
+    assert b"complete: 10 lines: 10 ok, 0 failed" in err
 
 
 def test_killed_submit_is_resumed_by_the_same_command(tmp_path: Path, url: str):

@@ -377,13 +377,13 @@ def test_kill_nine_of_the_feeder(desk: Desk, standin: StandinProcess):
 
 def test_kill_nine_of_the_private_store(desk: Desk, standin: StandinProcess):
     """The store is started again from its log, and the run goes on to the end."""
-    write_requests(desk.input, 300)
+    write_requests(desk.input, 120)
     standin.control(latency="0.3")
     with desk.start("--concurrency", 20) as running:
         wait_until_sync(half_done(desk), description="some results are durable")
         os.kill(desk.server_pid(), signal.SIGKILL)
         assert running.wait() == 0, running.stderr
-    desk.assert_complete(300)
+    desk.assert_complete(120)
 
 
 def test_daemon_that_dies(desk: Desk, standin: StandinProcess):

@@ -47,8 +47,8 @@ class End(StrEnum):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """Attributes: `message` what to tell, unless it was `told` before; `fed` whether the feeder came to the end of INPUT; `code` the feeder's;
-    `rolled_back` whether the store lost a suffix, so that its counters may differ from the lines."""
+    """Attributes: `message` what to tell, unless it was `told` before; `fed` whether the feeder came to the end of
+    INPUT; `code` the feeder's; `rolled_back` whether the store lost a suffix, so that its counters may differ."""
 
     end: End
     message: str = ""
