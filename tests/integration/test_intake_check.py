@@ -158,6 +158,21 @@ async def test_bad_pictures_are_named_and_their_neighbours_sent(tmp_path: Path) 
             assert form in refusal.message or form.startswith("data:")
 
 
+async def test_every_depth_of_nesting_is_sent_or_refused(tmp_path: Path) -> None:
+    """A line that can just be read but not written again is refused like a deeper one, with a picture and without."""
+    path = tmp_path / "in"
+    (tmp_path / "a.png").write_bytes(saved(quarters(), "PNG"))
+    nests = ["[" * depth + "]" * depth for depth in range(1, 1200)]
+    path.write_text("".join(f'{{"prompt":"p","x":{nest}}}\n' for nest in nests))
+    entries = await run(path, EncodeOptions(model="m"))
+    path.write_text("".join(f'{{"prompt":"p","image":"a.png","x":{nest}}}\n' for nest in nests))
+    for found in (entries, await run(path)):
+        assert [entry.line for entry in found] == list(range(1, 1200))
+        assert found[0].refused is None
+        assert found[-1].refused is not None
+        assert all("nested" in entry.refused.reason for entry in found if entry.refused is not None)
+
+
 async def test_long_paths_leave_room_for_the_reason(tmp_path: Path) -> None:
     """A message stays within its bound and still says what is wrong."""
     entry = (await run(write(tmp_path / "in", [{"prompt": "p", "image": "x/" * 450 + "a.png"}])))[0]

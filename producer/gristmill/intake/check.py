@@ -178,7 +178,7 @@ def _model(entry: Entry) -> str:
         return ""
     try:
         return msgspec.json.decode(b"".join(entry.pieces), type=_ModelOnly).model or ""
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return ""  # a model that is no string: the server will say so
 
 

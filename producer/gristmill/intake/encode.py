@@ -87,20 +87,30 @@ class Entry(msgspec.Struct, gc=False):
 def text_entry(line: Line, place: int, draft: Draft) -> Entry:
     """The entry of a draft without pictures."""
     raw = draft.raw
+    try:
+        digest = fingerprint.of_body(draft.path, draft.body)
+        body = _json.encode(draft.body) if raw is None else raw
+    except RecursionError:
+        return refused_entry(line, place, _too_deep(draft))
     return Entry(
         line.number,
         place,
         line.offset_after,
         draft.custom_id,
-        fingerprint.of_body(draft.path, draft.body),
+        digest,
         draft.path,
-        [_json.encode(draft.body) if raw is None else raw],
+        [body],
         [],
         {},
         draft.wants_json,
         draft.stream_removed,
         draft.has_model,
     )
+
+
+def _too_deep(draft: Draft) -> Refused:
+    """What could just be read may be too deep to be written."""
+    return Refused(draft.custom_id, FailureClass.BAD_INPUT, "is nested too deeply")
 
 
 def refused_entry(line: Line, place: int, refused: Refused) -> Entry:
@@ -140,9 +150,12 @@ async def picture_entry(
             if entry.carried is not None:
                 return entry
         pictures = [await store.ready(ref, one) for ref, one in zip(draft.pictures, opened, strict=True)]
+        pieces = cut(draft, pictures)
+    except RecursionError:
+        return refused_entry(line, place, _too_deep(draft))
     except PictureError as error:
         return refused_entry(line, place, Refused(draft.custom_id, FailureClass.BAD_IMAGE, f"- {error.reason}"))
-    entry.pieces = cut(draft, pictures)
+    entry.pieces = pieces
     entry.images = [picture.image for picture in pictures]
     entry.blobs = {picture.image.sha: picture.blob for picture in pictures if picture.blob is not None}
     return entry
