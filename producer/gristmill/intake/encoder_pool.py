@@ -19,6 +19,7 @@ from gristmill.intake.options import ImageOptions
 _ARGV = (sys.executable, "-P", "-m", "gristmill.intake.encoder_main")
 _PIPE_BUFFER_BYTES = 4 << 20
 _START_TIMEOUT_S = 60.0
+_LEAVE_TIMEOUT_S = 2.0
 _TRIES = 2
 
 
@@ -83,6 +84,8 @@ class EncoderPool:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 await _receive(process)
         except (OSError, EOFError, TimeoutError) as error:
+            with suppress(TimeoutError):  # its own exit code says more than that of our kill
+                await asyncio.wait_for(process.wait(), _LEAVE_TIMEOUT_S)
             await self._end(process)
             raise FeedError(
                 f"the picture encoder does not start (exit code {process.returncode}): "
