@@ -3,34 +3,42 @@
 A request costs a few additions to plain integers here; they are written into prometheus_client's files once a second
 from the loop, a batch at a time. A worker that is killed loses the counts of its last second, nothing else.
 
-The value files are named by the worker's slot, and made after the fork by the first object of this module. Without the
-folder (`metricsdir.current`) the counts go nowhere, and prometheus_client is never loaded.
+The value files are named by the worker's slot, and made after the fork by `WorkerMetrics.open`. Without the folder
+(`metricsdir.current`) the counts go nowhere, and prometheus_client is never loaded. The files are mapped into memory,
+so their place on the disk is taken at the start: a full disk then costs the metrics, not (by SIGBUS) the worker.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from gristmill.contract.failure import CLASSES
 from gristmilld import metrics, metricsdir
 from gristmilld.clock import Clock, monotonic_s
-from gristmilld.metrics import NO_ENDPOINT, OK, Kind, Metric
+from gristmilld.metrics import NO_ENDPOINT, OK, OTHER_ENDPOINT, Kind, Metric
 
 if TYPE_CHECKING:
     from prometheus_client import Counter, Gauge, Histogram
+
+log = logging.getLogger(__name__)
 
 FLUSH_S = 1.0
 LAG_TICK_S = 0.25
 _CLASS_OF_CODE = {0: OK, **{code: cls.value for code, cls in CLASSES.items()}}
 _CLASS_BYTE = 2  # in the header of a record, see `gristmill.contract.record`
 _FAILED = "failed"
+_GAUGE_MODE = "livesum"
+_RESERVED_BYTES = 64 << 10
+_RESERVED_BYTES_PER_ENDPOINT = 64 << 10
+"""Of each value file: all series of an endpoint with a long name take half of it."""
 
 
 class EndpointState(msgspec.Struct, frozen=True):
@@ -43,11 +51,12 @@ class EndpointState(msgspec.Struct, frozen=True):
 
 
 class WorkerState(msgspec.Struct, frozen=True):
-    """How a worker stands."""
+    """How a worker stands; `max_bytes` is the limit of text and of pictures, each."""
 
     slots: int
     in_flight: int
-    in_flight_bytes: int
+    text_bytes: int
+    picture_bytes: int
     max_bytes: int
     endpoints: list[EndpointState]
 
@@ -90,24 +99,44 @@ class _Calls:
 
 
 class WorkerMetrics:
-    """The counts of one worker process; make it after the fork, and one only.
+    """The counts of one worker process. In a worker, take the one that `open` gives; without files it is off.
 
     Args:
-        process: the slot's name, ``worker-0``.
-        endpoints: names of the configured endpoints; their series start at 0.
+        endpoints: names of the configured endpoints; all others are counted as `OTHER_ENDPOINT`.
+        files: where the counts go.
+        clock: monotonic.
     """
 
-    def __init__(self, process: str, endpoints: Iterable[str] = (), *, clock: Clock = monotonic_s) -> None:
-        self._process = process
+    def __init__(
+        self, endpoints: Iterable[str] = (), files: ValueFiles | None = None, *, clock: Clock = monotonic_s
+    ) -> None:
         self._clock = clock
-        self._calls = {name: _Calls() for name in endpoints}
+        self._calls = {name: _Calls() for name in (*endpoints, OTHER_ENDPOINT)}
+        self._other = self._calls[OTHER_ENDPOINT]
         self._settled: defaultdict[tuple[str | None, int], int] = defaultdict(int)
         self._plain: defaultdict[tuple[Metric, str], int] = defaultdict(int)
         self._lag_s = _Tally(metrics.LOOP_LAG_SECONDS.bounds)
+        self._files = files
+        if files is not None:
+            self._begin_at_zero(files)
+
+    @classmethod
+    def open(cls, process: str, endpoints: Sequence[str]) -> Self:
+        """The metrics of this process; call it after the fork, once. Off where the daemon's are, or the disk is full.
+
+        Args:
+            process: the slot's name, ``worker-0``.
+            endpoints: as above.
+        """
         folder = metricsdir.current()
-        self._files = None if folder is None else ValueFiles(folder, process)
-        if self._files is not None:
-            self._begin_at_zero(self._files)
+        if folder is None:
+            return cls(endpoints)
+        try:
+            reserve_bytes = _RESERVED_BYTES + len(endpoints) * _RESERVED_BYTES_PER_ENDPOINT
+            return cls(endpoints, ValueFiles(folder, process, reserve_bytes))
+        except OSError as error:
+            log.warning("this worker has no metrics: %s: %s", folder, error.strerror)
+            return cls(endpoints)
 
     # -- once a request
 
@@ -121,9 +150,7 @@ class WorkerMetrics:
         completion_tokens: int = 0,
     ) -> None:
         """A call ended: `outcome` is `OK` or the class of its failure; `first_byte_ms` None when no headers came."""
-        calls = self._calls.get(endpoint)
-        if calls is None:
-            calls = self._calls[endpoint] = _Calls()
+        calls = self._calls.get(endpoint, self._other)
         calls.outcomes[outcome] += 1
         (calls.ok_ms if outcome == OK else calls.failed_ms).add(latency_ms)
         if first_byte_ms is not None:
@@ -155,18 +182,23 @@ class WorkerMetrics:
     # -- once a second
 
     async def run(self, read: Callable[[], WorkerState]) -> None:
-        """Watch the loop's lag and write everything out each second, until cancelled; returns at once when off."""
+        """Watch the loop's lag and write everything out each second, until cancelled, and then once more.
+
+        Where metrics are off, it returns at once.
+        """
         if self._files is None:
             return
         flush_at_s = self._clock()
-        while True:
-            now_s = self._clock()
-            if now_s >= flush_at_s:
-                self.flush(read())
-                flush_at_s = now_s + FLUSH_S
-            asleep_s = self._clock()
-            await asyncio.sleep(LAG_TICK_S)
-            self._lag_s.add(max(0.0, self._clock() - asleep_s - LAG_TICK_S))
+        try:
+            while True:
+                now_s = self._clock()
+                if now_s >= flush_at_s:
+                    self.flush(read())
+                    flush_at_s = now_s + FLUSH_S
+                await asyncio.sleep(LAG_TICK_S)
+                self._lag_s.add(max(0.0, self._clock() - now_s - LAG_TICK_S))
+        finally:
+            self.flush(read())
 
     def flush(self, state: WorkerState) -> None:
         """Write out what was counted since the last flush, and how the worker stands."""
@@ -176,12 +208,13 @@ class WorkerMetrics:
         for name, calls in self._calls.items():
             self._flush_calls(files, name, calls)
         for (endpoint, code), count in self._settled.items():
-            files.counter(metrics.REQUESTS, endpoint or NO_ENDPOINT, _CLASS_OF_CODE[code]).inc(count)
+            label = NO_ENDPOINT if endpoint is None else endpoint if endpoint in self._calls else OTHER_ENDPOINT
+            files.counter(metrics.REQUESTS, label, _CLASS_OF_CODE[code]).inc(count)
         for (metric, label), count in self._plain.items():
             files.counter(metric, *([label] if label else [])).inc(count)
         self._settled.clear()
         self._plain.clear()
-        files.add(metrics.LOOP_LAG_SECONDS, (self._process,), self._lag_s.take())
+        files.add(metrics.LOOP_LAG_SECONDS, (files.process,), self._lag_s.take())
         self._flush_state(files, state)
 
     @staticmethod
@@ -204,7 +237,8 @@ class WorkerMetrics:
     def _flush_state(files: ValueFiles, state: WorkerState) -> None:
         files.gauge(metrics.SLOTS).set(state.slots)
         files.gauge(metrics.IN_FLIGHT).set(state.in_flight)
-        files.gauge(metrics.IN_FLIGHT_BYTES).set(state.in_flight_bytes)
+        files.gauge(metrics.IN_FLIGHT_BYTES, "text").set(state.text_bytes)
+        files.gauge(metrics.IN_FLIGHT_BYTES, "pictures").set(state.picture_bytes)
         files.gauge(metrics.IN_FLIGHT_BYTES_LIMIT).set(state.max_bytes)
         for endpoint in state.endpoints:
             files.gauge(metrics.ENDPOINT_IN_FLIGHT, endpoint.name).set(endpoint.in_flight)
@@ -227,21 +261,32 @@ class ValueFiles:
     """prometheus_client's objects over the value files of one process; every series is looked up once.
 
     Only the metrics of `metrics.WORKER_METRICS` are kept in files.
+
+    Args:
+        folder: of the daemon.
+        process: the slot's name, and that of the files.
+        reserve_bytes: of disk for each file.
+
+    Raises:
+        OSError: the disk is full, or the folder is gone.
     """
 
-    def __init__(self, folder: Path, process: str) -> None:
+    def __init__(self, folder: Path, process: str, reserve_bytes: int = _RESERVED_BYTES) -> None:
+        self.process = process
+        metricsdir.forget_gauges(folder, process)  # of a generation whose death nobody could tidy up after
+        for kind in ("counter", "histogram", f"gauge_{_GAUGE_MODE}"):
+            metricsdir.reserve(folder / f"{kind}_{process}.db", reserve_bytes)
         import prometheus_client
         from prometheus_client import values
 
-        metricsdir.forget_gauges(folder, process)  # of a generation whose death nobody could tidy up after
-        values.ValueClass = values.MultiProcessValue(lambda: process)  # type: ignore[no-untyped-call]  # it is not annotated
+        values.ValueClass = values.MultiProcessValue(lambda: process)  # type: ignore[no-untyped-call]  # not annotated
         registry = prometheus_client.CollectorRegistry()
         self._families: dict[str, Any] = {}
         self._series: dict[tuple[str, ...], Any] = {}
         for metric in metrics.WORKER_METRICS:
             options: dict[str, Any] = {"registry": registry}
             if metric.kind is Kind.GAUGE:
-                options["multiprocess_mode"] = "livesum"
+                options["multiprocess_mode"] = _GAUGE_MODE
             if metric.kind is Kind.HISTOGRAM:
                 options["buckets"] = metric.bounds
             make = getattr(prometheus_client, metric.kind.value.title())

@@ -8,8 +8,9 @@ Three sources, told apart by who knows:
 * **The store** knows jobs, queues and feeders; the server looks every few seconds. Such gauges are the same whichever
   daemon of a store is asked.
 
-Labels are bounded: endpoints by the configuration, classes and states by their tables, processes by the slots. A job id
-labels only gauges from the store, `MOST_JOBS` of them at a time; the rest are summed under `OTHER_JOBS`.
+Labels are bounded: endpoints by the configuration (those that jobs bring along are `OTHER_ENDPOINT`), classes and
+states by their tables, processes by the slots. A job id labels only gauges from the store, `MOST_JOBS` of them at a
+time; the rest are summed under `OTHER_JOBS`.
 
 Nothing here imports prometheus_client, so the process that forks can know the names.
 """
@@ -25,6 +26,8 @@ OTHER_JOBS = "other"
 """The label of all jobs beyond `MOST_JOBS`; a real job of this name would be summed with them."""
 OK = "ok"
 """The outcome of a good attempt and the class of a good request; other values are those of `FailureClass`."""
+OTHER_ENDPOINT = "other"
+"""An endpoint that the configuration does not name: a base URL that a job brought along."""
 NO_ENDPOINT = "none"
 """The endpoint of a request that ended without a call."""
 
@@ -107,8 +110,8 @@ LOOP_LAG_SECONDS = _histogram(
 
 SLOTS = _gauge("slots", "Requests that the living workers can have in flight.")
 IN_FLIGHT = _gauge("in_flight_requests", "Requests that have a slot: being called, or waiting briefly to be.")
-IN_FLIGHT_BYTES = _gauge("in_flight_bytes", "Bytes of the bodies of requests in flight.")
-IN_FLIGHT_BYTES_LIMIT = _gauge("in_flight_limit_bytes", "The most that the living workers allow of them.")
+IN_FLIGHT_BYTES = _gauge("in_flight_bytes", "Bytes of requests in flight: text or pictures.", "kind")
+IN_FLIGHT_BYTES_LIMIT = _gauge("in_flight_limit_bytes", "The most that the living workers allow of either kind.")
 ENDPOINT_IN_FLIGHT = _gauge("endpoint_in_flight_calls", "Calls in flight to an endpoint.", "endpoint")
 ENDPOINT_LIMIT = _gauge("endpoint_limit_calls", "Calls that may be in flight to an endpoint just now.", "endpoint")
 ENDPOINT_STATE = _gauge(

@@ -123,14 +123,26 @@ def forget_gauges(path: Path, process: str) -> None:
             file.unlink(missing_ok=True)
 
 
+def reserve(file: Path, size_bytes: int) -> None:
+    """Make a value file of zeros, which is an empty one, unless it is there; so its place on the disk is taken.
+
+    Raises:
+        OSError: the disk is full; no part of the file is left.
+    """
+    if file.exists():
+        return
+    draft = file.with_suffix(".new")
+    try:
+        draft.write_bytes(bytes(size_bytes))
+        draft.replace(file)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+
+
 def value_files(path: Path) -> list[str]:
-    """The value files that hold something."""
-    found = []
-    for entry in sorted(path.glob("*.db")):
-        with contextlib.suppress(FileNotFoundError):
-            if entry.stat().st_size:
-                found.append(str(entry))
-    return found
+    """All value files."""
+    return sorted(map(str, path.glob("*.db")))
 
 
 def read_supervision(path: Path) -> Supervision:

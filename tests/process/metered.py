@@ -19,7 +19,7 @@ RECORD = {"ok": bytes([1, ord("K"), 0, 0]) + bytes(12), "bad_request": bytes([1,
 def worker(name: str) -> int:
     from gristmilld.meter import EndpointState, WorkerMetrics, WorkerState
 
-    meter = WorkerMetrics(name, ["here"])
+    meter = WorkerMetrics.open(name, ["here"])
     print("up", flush=True)
     for line in sys.stdin:
         told = json.loads(line)
@@ -28,7 +28,7 @@ def worker(name: str) -> int:
         for cls in told.get("settled", []):
             meter.settled("here", RECORD[cls])
         in_flight = told.get("in_flight", 0)
-        meter.flush(WorkerState(64, in_flight, 1000, 2000, [EndpointState("here", in_flight, 64, "ok")]))
+        meter.flush(WorkerState(64, in_flight, 1000, 500, 2000, [EndpointState("here", in_flight, 64, "ok")]))
         print("done", flush=True)
     return 0
 

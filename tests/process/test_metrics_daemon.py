@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -11,7 +12,10 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from redis.asyncio import Redis
 from tests.process.daemons import Daemon
+from tests.support.jobs import chat, sealed_job
+from tests.support.standin import StandinProcess
 from tests.support.store import StoreProcess
 from tests.support.wait import wait_until_sync
 
@@ -58,8 +62,8 @@ def start(tmp_path, own_store: StoreProcess):
     def start(*options: str) -> Served:
         folder = tmp_path / f"d{len(started)}"
         folder.mkdir()
-        state = ("--state-dir", str(folder / "state"))
-        one = Served(folder, "-e", NOWHERE, "--workers", "1", *state, *options, redis=own_store.url)
+        given = ["--workers", "1", "--state-dir", str(folder / "state"), *options]
+        one = Served(folder, *given, *([] if "-e" in options else ["-e", NOWHERE]), redis=own_store.url)
         started.append(one)
         return one
 
@@ -79,13 +83,50 @@ def test_a_daemon_is_ready_once_it_is_up_and_registered(start):
     wait_until_sync(lambda: daemon.get("/healthz")[0] == 200, description="it is alive")
     wait_until_sync(daemon.ready, description="it is ready")
     for slot in ("control", "server", "worker-0", "worker-1"):
-        assert daemon.value("gristmill_process_up", process=slot) == 1
+        wait_until_sync(
+            lambda slot=slot: daemon.value("gristmill_process_up", process=slot) == 1, description=f"{slot} is up"
+        )
         assert daemon.value("gristmill_process_restarts_total", process=slot) == 0
     assert daemon.value("gristmill_daemons") == 1
     assert daemon.value("gristmill_store_up") == 1
     assert len(folders(daemon)) == 1
     assert daemon.stop() == 0
     assert folders(daemon) == []
+
+
+async def test_what_the_workers_do_is_counted(start, own_store, tmp_path):
+    """A job of 300 requests through two workers, three of which fail once: every count agrees with the store's."""
+    client = Redis.from_url(own_store.url)
+    with StandinProcess() as standin:
+        standin.control(faults=[{"kind": "status", "status": 500, "times": 3}])
+        config = tmp_path / "g.toml"
+        config.write_text(f'[endpoints.near]\nurl = "{standin.url}"\n')
+        daemon = start("--config", str(config), "-e", "near", "--metrics-port", "0", "--workers", "2")
+        queue = await sealed_job(client, [chat(n) for n in range(300)])
+
+        def counted() -> bool:
+            return daemon.value("gristmill_committed_results_total", status="new") == 300
+
+        await asyncio.to_thread(wait_until_sync, counted, description="all results are counted")
+        snapshot = await queue.snapshot()
+        assert (snapshot.done, snapshot.failed) == (300, 0)
+        assert daemon.value("gristmill_requests_total", endpoint="near", **{"class": "ok"}) == 300
+        assert daemon.value("gristmill_attempts_total", endpoint="near", outcome="ok") == 300
+        assert daemon.value("gristmill_attempts_total", endpoint="near", outcome="transient") == 3
+        assert daemon.value("gristmill_call_duration_seconds_count", endpoint="near", result="ok") == 300
+        assert daemon.value("gristmill_call_duration_seconds_count", endpoint="near", result="failed") == 3
+        assert daemon.value("gristmill_first_byte_seconds_count", endpoint="near") == 303
+        assert daemon.value("gristmill_tokens_total", endpoint="near", direction="prompt") == snapshot.prompt_tokens
+        assert daemon.value("gristmill_committed_results_total", status="duplicate") == 0
+        assert daemon.value("gristmill_claimed_requests_total") >= 300
+        assert daemon.value("gristmill_in_flight_requests") == 0
+        assert daemon.value("gristmill_slots") == 2 * 256
+        assert daemon.value("gristmill_endpoint_state", endpoint="near", state="ok") == 2
+        assert daemon.value("gristmill_endpoint_in_flight_calls", endpoint="near") == 0
+        for slot in ("worker-0", "worker-1"):
+            assert daemon.value("gristmill_loop_lag_seconds_count", process=slot) > 0
+        assert await asyncio.to_thread(daemon.stop) == 0
+    await client.aclose()
 
 
 def test_deaths_and_restarts_are_counted(start):

@@ -21,6 +21,7 @@ from gristmill.queue import LeaseQueue
 from gristmill.queue.replies import CloseStatus, Role, Run, SealStatus
 from gristmilld.clock import monotonic_s
 from gristmilld.config import EndpointConfig
+from gristmilld.meter import WorkerMetrics
 from gristmilld.upstream.client import UpstreamClient
 from gristmilld.upstream.endpoint import Endpoint
 from gristmilld.upstream.pool import EndpointPool
@@ -88,11 +89,12 @@ class Worker:
     ) -> None:
         configs = [EndpointConfig(name=f"e{i}", url=url) for i, url in enumerate(urls)]
         self.pool = EndpointPool(Endpoint(c) for c in configs)
-        opener = session_opener(self.pool, prefix, options.pop("lease_ttl_s", 30.0))
+        meter = WorkerMetrics()
+        opener = session_opener(self.pool, prefix, options.pop("lease_ttl_s", 30.0), meter)
         self.roster = Roster(redis, options.pop("pool", "default"), opener, monotonic_s)
         payloads = Payloads(options.pop("allowed_roots", ()), options.pop("picture_bytes", 64 << 20))
         settings: dict[str, Any] = {"slots": 32, "max_bytes": 64 << 20, "clock": monotonic_s, **options}
-        self.mill = Mill(self.roster, payloads, Caller(client, self.pool), **settings)
+        self.mill = Mill(self.roster, payloads, Caller(client, self.pool, meter), meter=meter, **settings)
 
 
 @asynccontextmanager

@@ -57,11 +57,27 @@ def test_a_death_takes_the_gauges_of_that_process_alone(tmp_path):
     folder.remove()
 
 
-def test_a_file_that_was_just_made_is_not_read(tmp_path):
-    """Between the making of a value file and its first byte a scrape sees nothing of it."""
-    (tmp_path / "counter_worker-0.db").touch()
-    (tmp_path / "counter_worker-1.db").write_bytes(b"x")
-    assert metricsdir.value_files(tmp_path) == [str(tmp_path / "counter_worker-1.db")]
+def test_a_value_file_has_its_place_on_the_disk(tmp_path):
+    """All of it is really there, and one that stands is left alone."""
+    file = tmp_path / "counter_worker-0.db"
+    metricsdir.reserve(file, 1 << 20)
+    assert file.stat().st_blocks * 512 >= 1 << 20
+    file.write_bytes(b"counts")
+    metricsdir.reserve(file, 1 << 20)
+    assert file.read_bytes() == b"counts"
+    assert metricsdir.value_files(tmp_path) == [str(file)]
+
+
+def test_nothing_of_a_file_stays_that_did_not_fit(tmp_path):
+    """The disk is full (here: files may not grow beyond 4 KB): an error, and no torn file for a scrape to read."""
+    code = (
+        "import resource, signal, sys; from pathlib import Path; from gristmilld import metricsdir;"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096));"
+        "metricsdir.reserve(Path(sys.argv[1]), 1 << 20)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "x.db")], capture_output=True, timeout=60)
+    assert b"OSError" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_supervisors_word_is_read_whole_or_not_at_all(tmp_path):

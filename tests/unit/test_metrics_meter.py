@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import subprocess
 import sys
 
 import pytest
-from prometheus_client import CollectorRegistry, values
+from prometheus_client import CollectorRegistry, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from gristmill.contract import record
@@ -16,7 +17,7 @@ from gristmilld import metricsdir
 from gristmilld.meter import EndpointState, WorkerMetrics, WorkerState
 from gristmilld.metrics import OK
 
-IDLE = WorkerState(slots=8, in_flight=0, in_flight_bytes=0, max_bytes=100, endpoints=[])
+IDLE = WorkerState(slots=8, in_flight=0, text_bytes=0, picture_bytes=0, max_bytes=100, endpoints=[])
 
 
 class Reader:
@@ -29,6 +30,11 @@ class Reader:
         registry = CollectorRegistry()
         MultiProcessCollector(registry, str(self.folder))
         return registry.get_sample_value(name, labels)
+
+    def text(self) -> str:
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, str(self.folder))
+        return generate_latest(registry).decode()
 
 
 @pytest.fixture
@@ -46,7 +52,7 @@ def encoded(cls: FailureClass | None) -> bytes:
 
 def test_each_class_is_counted_under_its_name(files):
     """The class byte of a record's header becomes the label, for every class there is."""
-    meter = WorkerMetrics("worker-0", ["a"])
+    meter = WorkerMetrics.open("worker-0", ["a"])
     for cls in (None, *FailureClass):
         meter.settled("a", encoded(cls))
     meter.settled(None, encoded(FailureClass.BAD_INPUT))
@@ -56,9 +62,51 @@ def test_each_class_is_counted_under_its_name(files):
     assert files.value("gristmill_requests_total", endpoint="none", **{"class": "bad_input"}) == 1
 
 
+def test_an_endpoint_that_a_job_brought_along_has_no_label_of_its_own(files):
+    """Jobs can name any number of base URLs; the series stay those of the configuration, and `other`."""
+    meter = WorkerMetrics.open("worker-0", ["a"])
+    for number in range(1000):
+        meter.attempt(f"http://h{number}", OK, 10, 5)
+        meter.settled(f"http://h{number}", encoded(None))
+    meter.flush(IDLE)
+    assert files.value("gristmill_attempts_total", endpoint="other", outcome="ok") == 1000
+    assert files.value("gristmill_requests_total", endpoint="other", **{"class": "ok"}) == 1000
+    assert "http://" not in files.text()
+
+
+def test_all_series_of_many_endpoints_fit_into_what_is_reserved(files):
+    """No file grows after its start, so none needs room on a disk that may be full by then."""
+    names = [f"an endpoint with a rather long name, number {number}" for number in range(20)]
+    meter = WorkerMetrics.open("worker-0", names)
+    sizes = {file: file.stat().st_size for file in files.folder.iterdir()}
+    for name in names:
+        for cls in FailureClass:
+            meter.attempt(name, cls, 10, 5)
+            meter.settled(name, encoded(cls))
+    meter.flush(WorkerState(8, 3, 50, 70, 100, [EndpointState(name, 2, 6, "ok") for name in names]))
+    assert {file: file.stat().st_size for file in files.folder.iterdir()} == sizes
+    assert len(sizes) == 3
+
+
+def test_a_worker_on_a_full_disk_works_without_metrics(tmp_path, monkeypatch, caplog):
+    """A sentence in the log, and counting goes nowhere."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setenv(metricsdir.ENV, str(tmp_path))
+    monkeypatch.setattr(metricsdir, "reserve", full)
+    meter = WorkerMetrics.open("worker-0", ["a"])
+    meter.attempt("a", OK, 10, 5)
+    meter.flush(IDLE)
+    assert list(tmp_path.iterdir()) == []
+    assert "this worker has no metrics" in caplog.text
+    assert "No space left on device" in caplog.text
+
+
 def test_a_batch_lands_in_the_buckets_where_single_values_would(files):
     """On a bound (le), between two, and beyond the last: cumulated as Prometheus wants it, sum in seconds."""
-    meter = WorkerMetrics("worker-0", ["a"])
+    meter = WorkerMetrics.open("worker-0", ["a"])
     for latency_ms in (25, 26, 9_999_999):
         meter.attempt("a", OK, latency_ms, None)
     meter.flush(IDLE)
@@ -74,7 +122,7 @@ def test_a_batch_lands_in_the_buckets_where_single_values_would(files):
 
 def test_a_second_flush_adds_nothing(files):
     """What was written is not written again."""
-    meter = WorkerMetrics("worker-0", ["a"])
+    meter = WorkerMetrics.open("worker-0", ["a"])
     meter.attempt("a", OK, 10, 5, 7, 8)
     meter.settled("a", encoded(None))
     meter.committed(returned=2, new=3, dup=1, stale=0, ahead=0)
@@ -93,7 +141,7 @@ def test_a_second_flush_adds_nothing(files):
 
 def test_series_start_at_zero(files):
     """A rate sees the first event of a series only when the series was there before it."""
-    WorkerMetrics("worker-0", ["a"])
+    WorkerMetrics.open("worker-0", ["a"])
     assert files.value("gristmill_attempts_total", endpoint="a", outcome="ok") == 0
     assert files.value("gristmill_committed_results_total", status="stale") == 0
     assert files.value("gristmill_leases_lost_total") == 0
@@ -101,19 +149,20 @@ def test_series_start_at_zero(files):
 
 def test_gauges_follow_the_state(files):
     """An endpoint that was down and is ok again is in one state."""
-    meter = WorkerMetrics("worker-0", ["a"])
+    meter = WorkerMetrics.open("worker-0", ["a"])
     for state in ("down", "ok"):
-        meter.flush(WorkerState(8, 3, 50, 100, [EndpointState("a", 2, 6, state)]))
+        meter.flush(WorkerState(8, 3, 50, 70, 100, [EndpointState("a", 2, 6, state)]))
     assert files.value("gristmill_endpoint_state", endpoint="a", state="down") == 0
     assert files.value("gristmill_endpoint_state", endpoint="a", state="ok") == 1
     assert files.value("gristmill_endpoint_limit_calls", endpoint="a") == 6
-    assert files.value("gristmill_in_flight_bytes") == 50
+    assert files.value("gristmill_in_flight_bytes", kind="text") == 50
+    assert files.value("gristmill_in_flight_bytes", kind="pictures") == 70
     assert files.value("gristmill_in_flight_limit_bytes") == 100
 
 
 async def test_a_blocked_loop_shows_as_lag(files):
     """A step that holds the loop for 0.3 s is seen as a wake-up at least that late."""
-    meter = WorkerMetrics("worker-0", [])
+    meter = WorkerMetrics.open("worker-0", [])
     running = asyncio.create_task(meter.run(lambda: IDLE))
     loop = asyncio.get_running_loop()
 
@@ -135,7 +184,7 @@ async def test_a_blocked_loop_shows_as_lag(files):
 async def test_without_the_folder_metrics_are_off(monkeypatch):
     """Counting goes on at no cost in memory, `run` returns at once, and nothing is written anywhere."""
     monkeypatch.delenv(metricsdir.ENV, raising=False)
-    meter = WorkerMetrics("worker-0", ["a"])
+    meter = WorkerMetrics.open("worker-0", ["a"])
     meter.attempt("a", OK, 10, 5)
     meter.settled("a", encoded(None))
     await asyncio.wait_for(meter.run(lambda: IDLE), 5)

@@ -12,6 +12,7 @@ from gristmilld.metrics import Kind, Metric
 ALL = [value for value in vars(metrics).values() if isinstance(value, Metric)]
 BOUNDED_LABELS = {
     "endpoint", "outcome", "class", "direction", "result", "status", "process", "state", "cause", "version", "place",
+    "kind",
 }  # fmt: skip
 
 

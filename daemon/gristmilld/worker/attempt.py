@@ -20,6 +20,8 @@ from gristmill.contract.frame import Refusal, Request
 from gristmill.contract.manifest import Manifest, Timeouts
 from gristmill.queue.replies import Claimed, Finished, Returned
 from gristmilld.logs import fields
+from gristmilld.meter import WorkerMetrics
+from gristmilld.metrics import OK
 from gristmilld.upstream.body import Body
 from gristmilld.upstream.client import UpstreamClient
 from gristmilld.upstream.endpoint import Endpoint
@@ -48,6 +50,7 @@ class Outcome(msgspec.Struct, frozen=True):
         failure: the last failed call, or None.
         pause: why the job must pause for a person, or None.
         missing: its payload was not in the store.
+        endpoint: that of the last call, for the metrics; None when none was made.
     """
 
     claimed: Claimed
@@ -57,6 +60,7 @@ class Outcome(msgspec.Struct, frozen=True):
     failure: Failure | None = None
     pause: str | None = None
     missing: bool = False
+    endpoint: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -123,11 +127,13 @@ class Caller:
     Args:
         client: posts.
         pool: picks the endpoint, and knows which ones are worth trying.
+        meter: counts attempts.
     """
 
-    def __init__(self, client: UpstreamClient, pool: EndpointPool) -> None:
+    def __init__(self, client: UpstreamClient, pool: EndpointPool, meter: WorkerMetrics) -> None:
         self._client = client
         self._pool = pool
+        self._meter = meter
 
     async def run(
         self, claimed: Claimed, request: Request, load: Loader, terms: Terms, recall: asyncio.Event
@@ -157,6 +163,7 @@ class Caller:
                     )
             result = call.outcome  # not what `send` gave: the endpoint may know better what a 5xx was
             made += 1
+            self._count(endpoint.name, result)
             if isinstance(result, Answer):
                 return _answered(claimed, request, result, terms, claimed.attempts + made)
             decision = decide(result, claimed.attempts + charged, terms.max_attempts, random.random())
@@ -164,12 +171,24 @@ class Caller:
             fresh = decision.action is Action.RETRY_NOW
             if decision.action is Action.FINAL:
                 record = failed_record(request, result, claimed.attempts + made)
-                return Outcome(claimed, record, charged=charged, failure=result)
+                return Outcome(claimed, record, charged=charged, failure=result, endpoint=endpoint.name)
             if decision.action is Action.PAUSE_JOB:
                 why = looks_like_configuration(result) or result.message
                 return Outcome(claimed, charged=charged, failure=result, pause=why)
             if decision.action is Action.PUT_BACK or await _recalled(recall, decision.delay_s):
                 return Outcome(claimed, charged=charged, delay_s=decision.delay_s, failure=result)
+
+    def _count(self, endpoint: str, result: Answer | FailedCall | Failure) -> None:
+        outcome = OK if isinstance(result, Answer) else result.cls
+        if isinstance(result, Answer | FailedCall):
+            self._meter.attempt(
+                endpoint,
+                outcome,
+                result.latency_ms,
+                result.first_byte_ms,
+                result.prompt_tokens,
+                result.completion_tokens,
+            )
 
     async def _endpoint(self, terms: Terms, recall: asyncio.Event) -> Endpoint | None:
         """An endpoint that may be called now, waited for as long as it takes; None when recalled meanwhile."""
@@ -213,7 +232,7 @@ def _answered(claimed: Claimed, request: Request, answer: Answer, terms: Terms, 
         answer.endpoint,
     )
     record = records.Record(cls, attempts, answer.prompt_tokens, answer.completion_tokens, detail)
-    return Outcome(claimed, records.encode(record))
+    return Outcome(claimed, records.encode(record), endpoint=answer.endpoint)
 
 
 def broken(claimed: Claimed, request: Request, terms: Terms, error: Exception) -> Outcome:

@@ -21,7 +21,8 @@ from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.store import connect
 from gristmilld import logs
 from gristmilld.clock import monotonic_s
-from gristmilld.config import WorkerSpec
+from gristmilld.config import DaemonConfig, WorkerSpec
+from gristmilld.meter import EndpointState, WorkerMetrics, WorkerState
 from gristmilld.upstream.client import UpstreamClient
 from gristmilld.upstream.endpoint import Endpoint
 from gristmilld.upstream.pool import EndpointPool
@@ -55,12 +56,12 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def session_opener(
-    pool: EndpointPool, token_prefix: str, lease_ttl_s: float
+    pool: EndpointPool, token_prefix: str, lease_ttl_s: float, meter: WorkerMetrics
 ) -> Callable[[LeaseQueue, Manifest], Session]:
     """Makes the session of a job; a job whose endpoints are all unknown here is paused with a sentence."""
 
     def open_session(queue: LeaseQueue, manifest: Manifest) -> Session:
-        session = Session(queue, manifest, token_prefix, int(lease_ttl_s * 1000), monotonic_s)
+        session = Session(queue, manifest, token_prefix, int(lease_ttl_s * 1000), monotonic_s, meter)
         if not pool.among(manifest.endpoints):
             wanted, known = ", ".join(manifest.endpoints) or "any", ", ".join(e.name for e in pool.endpoints) or "none"
             session.object_to(
@@ -85,20 +86,24 @@ class _Worker:
         try:
             async with UpstreamClient(config.concurrency) as client:
                 pool = EndpointPool(Endpoint(e) for e in config.endpoints)
-                roster = Roster(
-                    redis, config.pool, session_opener(pool, self._spec.token_prefix, config.lease_ttl_s), monotonic_s
-                )
+                meter = WorkerMetrics.open(f"worker-{self._spec.slot}", [e.name for e in config.endpoints])
+                opener = session_opener(pool, self._spec.token_prefix, config.lease_ttl_s, meter)
+                roster = Roster(redis, config.pool, opener, monotonic_s)
+                payloads = Payloads(config.allowed_roots, config.in_flight_bytes)
                 mill = Mill(
                     roster,
-                    Payloads(config.allowed_roots, config.in_flight_bytes),
-                    Caller(client, pool),
+                    payloads,
+                    Caller(client, pool, meter),
                     slots=config.concurrency,
                     max_bytes=config.in_flight_bytes,
                     clock=monotonic_s,
+                    meter=meter,
                 )
                 keeper = Keeper(renewals, lambda: list(roster.sessions.values()), lambda: mill.heart_age_s,
                                 config.lease_ttl_s)  # fmt: skip
+                counting = asyncio.create_task(meter.run(lambda: _standing(config, mill, payloads, pool)))
                 await self._work(mill, keeper)
+                counting.cancel()
         finally:
             await redis.aclose()
             await renewals.aclose()
@@ -157,6 +162,15 @@ class _Worker:
     def _on_parent(parent_fd: int) -> None:
         if not os.read(parent_fd, 1):
             os._exit(1)
+
+
+def _standing(config: DaemonConfig, mill: Mill, payloads: Payloads, pool: EndpointPool) -> WorkerState:
+    """How this worker stands, for the metrics; of endpoints those that the configuration names."""
+    slots = config.concurrency
+    endpoints = [EndpointState(e.name, e.outstanding, int(min(e.limits.limit, slots)), e.state) for e in pool.endpoints]
+    return WorkerState(
+        slots, mill.in_flight, mill.text_bytes, payloads.gate.inside_bytes, config.in_flight_bytes, endpoints
+    )
 
 
 async def _beat(heartbeat_fd: int) -> None:

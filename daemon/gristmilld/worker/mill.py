@@ -21,6 +21,7 @@ from gristmill.queue.replies import Claimed
 from gristmill.queue.store import OUTAGES
 from gristmilld.clock import Clock
 from gristmilld.logs import fields
+from gristmilld.meter import WorkerMetrics
 from gristmilld.worker.attempt import Caller, Outcome, broken, poisoned, refuse
 from gristmilld.worker.payload import PayloadGoneError, Payloads
 from gristmilld.worker.roster import Roster
@@ -48,11 +49,21 @@ class Mill:
         slots: most requests in flight.
         max_bytes: most bytes of text in flight; pictures have their own gate (`payload`).
         clock: monotonic.
+        meter: counts outages of the store.
     """
 
     def __init__(
-        self, roster: Roster, payloads: Payloads, caller: Caller, *, slots: int, max_bytes: int, clock: Clock
+        self,
+        roster: Roster,
+        payloads: Payloads,
+        caller: Caller,
+        *,
+        slots: int,
+        max_bytes: int,
+        clock: Clock,
+        meter: WorkerMetrics,
     ) -> None:
+        self._meter = meter
         self._roster = roster
         self._payloads = payloads
         self._caller = caller
@@ -79,6 +90,11 @@ class Mill:
     def in_flight(self) -> int:
         return len(self._tasks)
 
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of text in flight."""
+        return self._bytes
+
     # -- the pump -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -98,6 +114,7 @@ class Mill:
             self._outage_s = 0.0
         except OUTAGES as error:
             self._outage_s = min(OUTAGE_BACKOFF_S, self._outage_s * 2 or 0.05)
+            self._meter.store_outage()
             log.warning("the store does not answer, waiting for it: %s", type(error).__name__)
 
     async def _serve_session(self, session: Session) -> None:

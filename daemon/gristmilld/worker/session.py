@@ -21,6 +21,7 @@ from gristmill.queue.replies import Claimed, ClaimReply, ClaimStatus, CommitStat
 from gristmill.queue.store import OUTAGES
 from gristmilld.clock import Clock
 from gristmilld.logs import fields
+from gristmilld.meter import WorkerMetrics
 from gristmilld.worker.attempt import Outcome, Terms
 from gristmilld.worker.commit import MAX_BATCH, CommitBuffer
 from gristmilld.worker.trial import Trial, Verdict
@@ -44,9 +45,19 @@ class Session:
         token_prefix: of this worker process; the session adds a number.
         ttl_ms: how long a lease lives without a renewal.
         clock: monotonic.
+        meter: counts claims, results and lost leases.
     """
 
-    def __init__(self, queue: LeaseQueue, manifest: Manifest, token_prefix: str, ttl_ms: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        queue: LeaseQueue,
+        manifest: Manifest,
+        token_prefix: str,
+        ttl_ms: int,
+        clock: Clock,
+        meter: WorkerMetrics,
+    ) -> None:
+        self._meter = meter
         self.queue = queue
         self.manifest = manifest
         self.terms = Terms.of(manifest)
@@ -124,6 +135,7 @@ class Session:
 
     def _enqueue(self, outcome: Outcome) -> None:
         if outcome.record is not None:
+            self._meter.settled(outcome.endpoint, outcome.record)
             self._buffer.finish(outcome.finished())
         else:
             self._buffer.give_back(outcome.returned())
@@ -147,6 +159,9 @@ class Session:
             while not self.gone and (batch := self._buffer.peek()):
                 reply = await self.queue.commit(self.token, batch.finished, batch.returned)
                 self._buffer.drop(batch)
+                self._meter.committed(
+                    returned=len(batch.returned), new=reply.new, dup=reply.dup, stale=reply.stale, ahead=reply.ahead
+                )
                 for index in batch.indices():
                     self._held.pop(index, None)
                 if reply.status is CommitStatus.GONE:
@@ -181,6 +196,7 @@ class Session:
             self._learn(reply)
             if reply.status is not ClaimStatus.OK:
                 return []
+            self._meter.claimed(len(reply.claimed))
             for one in reply.claimed:
                 self._held[one.index] = one.claim
             if reply.alone:
@@ -219,6 +235,7 @@ class Session:
 
     def _rotate(self) -> None:
         log.warning("lease lost, its requests go to other workers", extra=fields(job=self.job, held=len(self._held)))
+        self._meter.lease_lost()
         self._rotation += 1
         self._leased = False
         self._held.clear()
