@@ -6,7 +6,7 @@ import asyncio
 import errno
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from redis.asyncio import Redis
@@ -28,7 +28,7 @@ from gristmill.outlet.peek import peek
 from gristmill.outlet.proof import prove
 from gristmill.queue import LeaseQueue
 from gristmill.queue.errors import JobNotFoundError
-from gristmill.queue.replies import ClaimStatus, Finished, Role
+from gristmill.queue.replies import ClaimStatus, Finished, JobSnapshot, Role
 from gristmill.queue.store import connect
 
 
@@ -187,6 +187,31 @@ async def test_a_cancelled_job_ends_with_what_it_has(redis: Redis, tmp_path: Pat
         finish(work, fed=True)
         assert prove(work, await queue.snapshot()).not_run == 6
     assert ordinals(tmp_path / "out") == [1, 6]
+
+
+class LastMoment:
+    """A queue whose last answer comes between an empty read and the look at the state."""
+
+    def __init__(self, queue: LeaseQueue, indices: range) -> None:
+        self._queue, self._indices = queue, indices
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    async def snapshot(self) -> JobSnapshot:
+        if self._indices:
+            await answer(self._queue, self._indices)
+            self._indices = range(0)
+        return await self._queue.snapshot()
+
+
+async def test_an_answer_that_comes_with_the_end_of_the_job_is_not_missed(redis: Redis, tmp_path: Path):
+    """A terminal state counts only when nothing was left to read after it was seen."""
+    queue = await job_of(redis, 3)
+    with begun(tmp_path / "out", queue.job) as work:
+        late = cast("LeaseQueue", LastMoment(queue, range(3)))
+        done = await collect(late, work, token="c")
+        assert (done.new, done.acked, done.finished) == (3, 3, True)
 
 
 async def test_an_empty_job_is_finished_at_once(redis: Redis, tmp_path: Path):

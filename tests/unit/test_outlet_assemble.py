@@ -100,6 +100,20 @@ def test_a_grown_file_mends_itself_after_a_crash(tmp_path: Path, damage: str):
     assert inode in (None, out.stat().st_ino)
 
 
+def test_what_lies_behind_the_last_line_is_cut_at_the_end(tmp_path: Path):
+    """An older, longer OUT, or a torn line that was written before a crash."""
+    out = tmp_path / "out"
+    with begun(out) as work:
+        append(work, [record(0)])
+        finish(work, fed=True)
+    whole = out.read_bytes()
+    out.write_bytes(whole + b'{"id":"j-1","cust')
+    with Work.open(out) as work:
+        work.resume()
+        finish(work, fed=True)
+    assert out.read_bytes() == whole
+
+
 def test_an_equal_start_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Going on after a crash reads OUT instead of rewriting it."""
     out = tmp_path / "out"
@@ -288,6 +302,28 @@ def test_an_old_out_stays_when_nobody_compared_it(tmp_path: Path):
         append(work, [record(0, text="x")])
         assert finish(work, fed=True).outcome is Outcome.KEPT
     assert contents(out) == ["a"]
+
+
+def test_a_plan_of_an_earlier_run_is_no_comparison(tmp_path: Path):
+    """A killed run left its index of finished lines: a job that begins without a plan must not trust it."""
+    out = tmp_path / "out"
+    finished_file(out, ["a"])
+    plan_and_begin(out, "two", ["a"])[0].close()
+    with begun(out, "three") as work:
+        assert finish(work, fed=True).outcome is Outcome.KEPT
+    assert contents(out) == ["a"]
+
+
+def test_a_line_that_moved_up_behind_one_that_stayed_gets_its_own_number(tmp_path: Path):
+    """They are neighbours in the old OUT and in the new one, since the line between never ran."""
+    out = tmp_path / "out"
+    finished_file(out, ["a", "b", "c"])
+    work, missing = plan_and_begin(out, "two", ["a", "never", "b", "c"])
+    with work:
+        assert missing == [1]
+        finish(work, fed=True)
+    assert ordinals(out) == [0, 2, 3]
+    assert contents(out) == ["a", "b", "c"]
 
 
 def test_the_feeder_may_come_back_to_its_cursor(tmp_path: Path):

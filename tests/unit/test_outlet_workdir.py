@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import subprocess
@@ -13,6 +14,7 @@ from tests.support.outlet import append, begun, entry, record
 
 from gristmill.outlet.errors import OutRefusedError, WorkBusyError
 from gristmill.outlet.finished import FinishedPlan
+from gristmill.outlet.lock import OutLock
 from gristmill.outlet.workdir import Work, read_current, work_folder
 
 
@@ -44,6 +46,7 @@ def test_the_lock_goes_with_its_process(tmp_path: Path):
     """kill -9 leaves no stale lock."""
     out = tmp_path / "out"
     code = f"""
+from gristmill.outlet.lock import OutLock
 from gristmill.outlet.workdir import Work
 from pathlib import Path
 work = Work.open(Path({str(out)!r})); work.begin("j")
@@ -58,6 +61,24 @@ print("held", flush=True); input()
     with Work.open(out) as work:
         assert work.previous is not None
         assert work.previous.job == "j"
+
+
+def test_a_lock_on_a_file_that_was_just_removed_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The writer before removes its folder between our open and our flock: then a third could hold the new file."""
+    path = tmp_path / "lock"
+    flock, removed = fcntl.flock, []
+
+    def late(fd: int, how: int) -> None:
+        if not removed:
+            removed.append(fd)
+            path.unlink()
+        flock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    lock = OutLock(path, tmp_path / "out")
+    with pytest.raises(WorkBusyError):
+        OutLock(path, tmp_path / "out")
+    lock.release()
 
 
 def test_the_folder_is_private(tmp_path: Path):
