@@ -37,10 +37,16 @@ class Usable(msgspec.Struct, frozen=True):
 
 
 class Unusable(msgspec.Struct, frozen=True):
-    """An endpoint that cannot be worked with; `message` is one sentence that says why and what to do."""
+    """An endpoint that cannot be worked with: `problem` says which and why, `advice` what to do."""
 
     url: str
-    message: str
+    problem: str
+    advice: str
+
+    @property
+    def message(self) -> str:
+        """One sentence of both."""
+        return f"{self.problem}: {self.advice}"
 
 
 Verdict = Usable | Unusable
@@ -104,7 +110,7 @@ def probe(url: str, key: str | None, timeout_s: float = PROBE_TIMEOUT_S) -> Verd
         with error:
             return _refused(url, error, has_key=bool(key))
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return Unusable(url, _explain(url, error, timeout_s))
+        return _unreachable(url, error, timeout_s)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -124,40 +130,41 @@ def _refused(url: str, error: urllib.error.HTTPError, *, has_key: bool) -> Verdi
     """The verdict on an HTTP error status."""
     code = error.code
     if code in {401, 403}:
-        how = "check the key in OPENAI_API_KEY" if has_key else "set OPENAI_API_KEY"
-        return Unusable(url, f"{url} refused the {'key' if has_key else 'request without a key'} ({code}): {how}")
+        what, how = ("key", "check the key in") if has_key else ("request without a key", "set")
+        return Unusable(url, f"{url} refused the {what} ({code})", f"{how} OPENAI_API_KEY")
     if code == 402:
-        return Unusable(url, f"{url} asks for payment (402): top up the account that the key belongs to")
+        return Unusable(url, f"{url} asks for payment (402)", "top up the account that the key belongs to")
     if 300 <= code < 400:
         target = error.headers.get("Location", "another address").split("?")[0]
-        return Unusable(url, f"{url} redirects to {target} ({code}): give that server's own base URL with -e")
+        return Unusable(url, f"{url} redirects to {target} ({code})", "give that server's own base URL with -e")
     return Usable(url, None)
 
 
 def _silent(url: str, timeout_s: float) -> Unusable:
     return Unusable(
-        url, f"{url} gave no answer within {timeout_s:g} s: check the address and the server, or wait with "
-        "--wait-for-endpoint SECONDS",
-    )  # fmt: skip
+        url, f"{url} gave no answer within {timeout_s:g} s", f"check the address and the server, {_OR_WAIT}"
+    )
 
 
-def _explain(url: str, error: Exception, timeout_s: float) -> str:
-    """One sentence about a connection that failed."""
+_OR_WAIT = "or wait for it with --wait-for-endpoint SECONDS"
+
+
+def _unreachable(url: str, error: Exception, timeout_s: float) -> Unusable:
+    """The verdict on a connection that failed."""
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(cause, TimeoutError):
-        return _silent(url, timeout_s).message
+        return _silent(url, timeout_s)
     if isinstance(cause, ConnectionRefusedError):
-        return (
-            f"{url} refused the connection: start the server or check host and port, or wait for it with "
-            "--wait-for-endpoint SECONDS"
-        )
+        return Unusable(url, f"{url} refused the connection", f"start the server or check host and port, {_OR_WAIT}")
     if isinstance(cause, socket.gaierror):
-        return f"{url}: the host name cannot be resolved ({cause.strerror}): check the spelling and DNS"
+        return Unusable(url, f"the host of {url} cannot be resolved ({cause.strerror})", "check the spelling and DNS")
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"{url}: the TLS certificate is not trusted ({cause.verify_message}): set SSL_CERT_FILE to its CA's file"
+        problem = f"the TLS certificate of {url} is not trusted ({cause.verify_message})"
+        return Unusable(url, problem, "set SSL_CERT_FILE to its CA's file")
     if isinstance(cause, ssl.SSLError):
-        return f"{url}: TLS failed ({cause.reason or 'handshake'}): does the server speak http:// instead?"
+        return Unusable(url, f"TLS with {url} failed ({cause.reason or 'handshake'})", "is it http:// that it speaks?")
     if isinstance(cause, http.client.HTTPException | ConnectionError):
-        return f"{url} does not answer as an HTTP server ({type(cause).__name__}): check scheme, host and port"
+        problem = f"{url} does not answer as an HTTP server ({type(cause).__name__})"
+        return Unusable(url, problem, "check scheme, host and port")
     detail = cause.strerror if isinstance(cause, OSError) and cause.strerror else type(cause).__name__
-    return f"{url} cannot be reached ({detail}): check the address"
+    return Unusable(url, f"{url} cannot be reached ({detail})", "check the address")

@@ -160,7 +160,7 @@ class Watcher:
     async def _ask_endpoints(self) -> str:
         """What is wrong with all endpoints; empty when at least one can be worked with."""
         verdicts = await asyncio.to_thread(preflight, self._urls, self._key)
-        sick = [v.message for v in verdicts if isinstance(v, Unusable)]
+        sick = [v.problem for v in verdicts if isinstance(v, Unusable)]
         return sick[0] if len(sick) == len(verdicts) else ""
 
 
