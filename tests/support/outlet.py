@@ -11,6 +11,7 @@ from typing import Any
 from gristmill.contract.failure import CODES, FailureClass
 from gristmill.contract.lifecycle import JobState
 from gristmill.contract.record import Detail, Record
+from gristmill.outlet.finished import FinishedPlan, open_plan
 from gristmill.outlet.lines import encode_line, request_key, result_number
 from gristmill.outlet.segments import Entry
 from gristmill.outlet.workdir import Work
@@ -80,3 +81,29 @@ def snapshot(
         "started_at_ms": 1_000, "finished_at_ms": 3_500, "now_ms": 4_000,
     }  # fmt: skip
     return JobSnapshot(job=job, state=state, n=n, done=done, **(values | changes))
+
+
+def plan_and_begin(out: Path, job: str, wanted: list[str], **options: bool) -> tuple[Work, list[int]]:
+    """A rerun for requests `wanted`: what the feeder does; the open work and the ordinals that must be sent."""
+    work = Work.open(out, **options)
+    FinishedPlan.build(work)
+    work.begin(job)
+    plan = open_plan(str(work.folder))
+    plan.rewind(0)
+    missing = []
+    for ordinal, text in enumerate(wanted):
+        carried = plan.take(f"c-{text}", fingerprint(text))
+        if carried is None:
+            missing.append(ordinal)
+        else:
+            plan.carry(ordinal, carried)
+    plan.flush()
+    plan.close()
+    return work, missing
+
+
+def finished_file(out: Path, texts: list[str], job: str = "old") -> None:
+    """A whole OUT of an earlier run; a text with "!" failed."""
+    failed = FailureClass.TIMEOUT
+    records = (record(i, text=t.strip("!"), cls=failed if "!" in t else None) for i, t in enumerate(texts))
+    out.write_bytes(b"".join(entry(job, r).line for r in records))
