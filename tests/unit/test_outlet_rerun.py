@@ -85,6 +85,24 @@ def test_work_of_a_run_that_was_killed_is_taken_over(tmp_path: Path):
     assert contents(out) == ["a", "a", "a", "d"]
 
 
+def test_a_folder_with_lines_that_nobody_asked_for_yet_is_not_removed(tmp_path: Path):
+    """Killed, run again, cancelled before INPUT was read as far as the first time: the answers are still there."""
+    out = tmp_path / "out"
+    with begun(out, "one") as work:
+        append(work, [record(o, text=t) for o, t in enumerate("abc")])
+    work, _ = plan_and_begin(out, "two", ["a"])
+    with work:
+        finish(work, fed=False)
+        assert not work.remove()
+    work, missing = plan_and_begin(out, "three", ["a", "b", "c"])
+    with work:
+        assert missing == []
+        finish(work, fed=True)
+        assert work.remove()
+    assert contents(out) == ["a", "b", "c"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def test_a_crash_after_the_rename_counts_no_line_twice(tmp_path: Path):
     """Then OUT and the segments hold the same results: a result is known by its number."""
     out = tmp_path / "out"
@@ -152,6 +170,7 @@ def test_an_old_out_stays_when_input_was_not_read_to_its_end(tmp_path: Path):
     with work:
         append(work, [record(0, text="new")])
         assert finish(work, fed=False).outcome is Outcome.KEPT
+        assert not work.remove()
     assert out.read_bytes() == old
     work, missing = plan_and_begin(out, "three", ["new", "a", "b", "c"])
     work.close()

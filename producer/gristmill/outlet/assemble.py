@@ -18,6 +18,7 @@ import msgspec
 
 from gristmill.outlet.errors import disk
 from gristmill.outlet.files import pwrite_all, sync_folder, write_file
+from gristmill.outlet.finished import unused_lines
 from gristmill.outlet.reading import LineStream, ordered_lines
 from gristmill.outlet.rows import BASE
 from gristmill.outlet.unused import Unused
@@ -110,6 +111,7 @@ def finish(work: Work, *, fed: bool, grower: Grower | None = None) -> Assembled:
         DiskError: OUT or the folder cannot be written; the old OUT stands.
     """
     if work.base and not (fed and compared_with_old(work)):
+        work.holds_more = True
         return Assembled(Outcome.KEPT)
     unused = Unused(work) if fed else None
     if work.base:
@@ -118,6 +120,8 @@ def finish(work: Work, *, fed: bool, grower: Grower | None = None) -> Assembled:
         _finish_grown(work, grower)
     if unused is not None:
         unused.settle()
+    else:
+        work.holds_more = next(unused_lines(work.folder), None) is not None
     return Assembled(Outcome.REPLACED if work.base else Outcome.GROWN, unused.count if unused else 0)
 
 

@@ -79,6 +79,7 @@ class Work:
         segments: numbers of the segments that hold something.
         overwrite: lines of earlier runs count for nothing.
         planned: `FinishedPlan.build` has been called since it was opened.
+        holds_more: the folder has finished lines that OUT has not; `assemble.finish` sets it.
     """
 
     def __init__(self, out: Path | None, folder: Path, lock: OutLock, *, overwrite: bool) -> None:
@@ -88,6 +89,7 @@ class Work:
         self._ledger: Ledger | None = None
         self.overwrite = overwrite
         self.planned = False
+        self.holds_more = False
         self.segments = recover(folder)
         self.previous = _read_current(folder / "job.json")
         self.current = self.previous
@@ -206,15 +208,19 @@ class Work:
             self._ledger.close()
             self._ledger = None
 
-    def remove(self) -> None:
-        """Delete the folder: OUT is whole and durable. Closes the work too."""
+    def remove(self) -> bool:
+        """Close the work and delete the folder, unless it `holds_more` than OUT; whether it was deleted."""
         self.close_ledger()
+        if self.holds_more:
+            self.close()
+            return False
         with disk(self.folder):
             # job.json goes first: what a crash leaves behind then says nothing any more about OUT
             (self.folder / "job.json").unlink(missing_ok=True)
             shutil.rmtree(self.folder)
         sync_folder(self.folder.parent)
         self.close()
+        return True
 
     def close(self) -> None:
         """Close the files and let the lock go; the folder stays. May be called twice."""
