@@ -113,6 +113,16 @@ def test_daemon_that_dies(desk: Desk, standin: StandinProcess):
     desk.assert_complete(300)
 
 
+def test_daemon_that_refuses_its_settings(desk: Desk):
+    """More requests in flight than open files: exit 2 with the daemon's own sentence."""
+    write_requests(desk.input, 3)
+    argv = ["/bin/bash", "-c", 'ulimit -n 1000; exec "$@"', "bash", *command(*desk.argv("--concurrency", 60_000))]
+    with Background(argv, environment()) as running:
+        assert running.wait() == 2
+    assert "open files" in running.stderr
+    assert "--concurrency" in running.stderr
+
+
 def test_first_ctrl_c_drains(desk: Desk, standin: StandinProcess):
     """Ctrl-C: what is in flight comes back, exit 130 with the command that goes on; nothing is sent twice."""
     write_requests(desk.input, 400)

@@ -138,4 +138,4 @@ def _explain(outcome: Outcome, snapshot: JobSnapshot, summary: Summary, *, priva
             return outcome.code
         case _:
             say(f"{outcome.message}\neverything that was finished is kept, {again}")
-            return ExitCode.FAILED_REQUESTS
+            return outcome.code

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from gristmill.cli import _children
+from gristmill.cli._errors import ExitCode
 from gristmill.cli._feeding import FeederKeeper
 from gristmill.cli._watching import Watcher
 from gristmill.contract.lifecycle import TERMINAL, JobState, PauseReason
@@ -170,7 +171,9 @@ class Crew:
         seen = self._watcher.snapshot
         if seen is None or seen.state not in TERMINAL:
             tail = _children.log_tail(self._daemon_log) if self._daemon_log else ""
-            self._end(End.DAEMON, f"the daemon ended unexpectedly ({_children.describe_exit(code)}){tail}")
+            message = f"the daemon ended unexpectedly ({_children.describe_exit(code)}){tail}"
+            # a daemon that refuses its settings, or is refused, says so with the same codes as we do
+            self._end(End.DAEMON, message, code if code in {ExitCode.USAGE, ExitCode.PAUSED} else 1)
 
     async def _mind_signal(self, asked: asyncio.Event) -> None:
         await asked.wait()
