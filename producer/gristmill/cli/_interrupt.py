@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM while a job runs: the first asks for an orderly end, the second ends at once."""
+"""Ctrl-C, SIGTERM and a lost terminal while a job runs: the first asks for an orderly end, the second ends at once.
+
+Under `nohup` the loss of the terminal is no reason to end.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,11 @@ from gristmill.cli._errors import ExitCode
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def _wanted() -> list[signal.Signals]:
+    nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [number for number in SIGNALS if number != signal.SIGHUP or not nohup]
+
+
 @contextlib.contextmanager
 def interrupts(kill: Callable[[], None]) -> Iterator[asyncio.Event]:
     """An event that the first signal sets; a second one calls `kill`, then ends this process with 130."""
@@ -25,10 +33,11 @@ def interrupts(kill: Callable[[], None]) -> Iterator[asyncio.Event]:
             os._exit(ExitCode.INTERRUPTED)
         asked.set()
 
-    for number in SIGNALS:
+    numbers = _wanted()
+    for number in numbers:
         loop.add_signal_handler(number, heard)
     try:
         yield asked
     finally:
-        for number in SIGNALS:
+        for number in numbers:
             loop.remove_signal_handler(number)
