@@ -89,7 +89,8 @@ async def conclude(
     if outcome.end == End.FINISHED and snapshot.state in TERMINAL:
         if private:
             await queue.remove()
-        work.remove()
+        if not work.remove():
+            say(f"{work.folder} keeps finished results that OUT has not; the same command goes on from them")
     tell(summary, as_json=as_json)
     return _explain(outcome, snapshot, summary, private=private)
 

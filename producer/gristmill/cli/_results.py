@@ -99,6 +99,6 @@ def _settle_in(work: Work, queue: LeaseQueue, store: Store) -> None:
                 "or say --overwrite"
             )
         work.resume()
-        return
-    work.begin(queue.job, epoch=queue.epoch, store=store.identity)
-    adopt(work)
+    else:
+        work.begin(queue.job, epoch=queue.epoch, store=store.identity)
+    adopt(work)  # also after a resume: an earlier command may have been killed in the middle of it
