@@ -1,8 +1,9 @@
 """The worker's loop: claim as many requests as there are free slots, run each, send back what came of it.
 
-There is no backlog: what is claimed is started at once, so nothing waits here while another worker is idle, and a dead
-worker takes nothing with it that was not really in flight. The pump below is the one place that talks to the store
-about requests; request tasks only leave their outcome with their session and ring the bell.
+There is no backlog but the few requests that will begin within milliseconds (`lanes`), so nothing waits here while
+another worker is idle, and a dead worker takes little with it that was not really in flight. The pump below is the one
+place that talks to the store about requests; request tasks only leave their outcome with their session and ring the
+bell.
 
 A request's life here: claimed -> frame decoded -> body made -> called until it has an outcome (`attempt`) -> outcome
 buffered (`session`) -> committed. A crash at any point leaves the index held by a dead token, which is reaped.
@@ -23,16 +24,17 @@ from gristmilld.clock import Clock
 from gristmilld.logs import fields
 from gristmilld.meter import WorkerMetrics
 from gristmilld.worker.attempt import Caller, Outcome, broken, poisoned, refuse
+from gristmilld.worker.lanes import Lanes, Work
 from gristmilld.worker.payload import PayloadGoneError, Payloads
 from gristmilld.worker.roster import Roster
 from gristmilld.worker.session import Session, Taken
 
 log = logging.getLogger(__name__)
 
-REFILL_AFTER_S = 0.02
-"""Free slots wait no longer than this for more of them to join in one claim."""
-REFILL_SHARE = 0.02
 TICK_S = 0.02
+"""The pump goes round this often: claims and commits gather for so long."""
+STARVED_SHARE = 0.25
+"""With so many slots free and nothing to run, it goes round at once."""
 IDLE_TICK_S = 0.05
 EMPTY_BACKOFF_S = 0.2
 """Longest pause between claims of a job that had nothing to hand out."""
@@ -67,18 +69,15 @@ class Mill:
         self._roster = roster
         self._payloads = payloads
         self._caller = caller
-        self._slots = slots
+        self._lanes = Lanes(slots, self._run)
+        self._starved = max(1, int(slots * STARVED_SHARE))
         self._max_bytes = max_bytes
         self._clock = clock
-        self._refill = max(1, int(slots * REFILL_SHARE))
-        self._free_slots = slots
-        self._bytes = 0
         self._alone = False
         self._bell = asyncio.Event()
         self._last_claim_s = 0.0
         self._outage_s = 0.0
         self._stopping = False
-        self._tasks: set[asyncio.Task[None]] = set()
         self._beat_s = clock()
 
     @property
@@ -88,12 +87,12 @@ class Mill:
 
     @property
     def in_flight(self) -> int:
-        return len(self._tasks)
+        return self._lanes.in_flight
 
     @property
     def text_bytes(self) -> int:
         """Bytes of text in flight."""
-        return self._bytes
+        return self._lanes.text_bytes
 
     # -- the pump -------------------------------------------------------------------------------------------------
 
@@ -111,31 +110,46 @@ class Mill:
                 await self._roster.refresh()
             for session in list(self._roster.sessions.values()):
                 await self._serve_session(session)
-            self._outage_s = 0.0
         except OUTAGES as error:
+            if not self._outage_s:
+                log.warning("the store does not answer, waiting for it: %s", type(error).__name__)
             self._outage_s = min(OUTAGE_BACKOFF_S, self._outage_s * 2 or 0.05)
             self._meter.store_outage()
-            log.warning("the store does not answer, waiting for it: %s", type(error).__name__)
+            return
+        if self._outage_s:
+            log.info("the store answers again")
+            self._outage_s = 0.0
 
     async def _serve_session(self, session: Session) -> None:
         if session.settle_due or (self._stopping and session.holds):
             await session.settle()
         now_s = self._clock()
-        if self._stopping or not self._may_claim(now_s) or now_s < session.next_claim_s:
+        if self._stopping or now_s < session.next_claim_s:
             return
-        idle = not self._tasks and not any(s.holds for s in self._roster.sessions.values())
-        taken = await session.claim(self._free_slots, max(1, self._max_bytes - self._bytes), suspects=idle)
+        want = self._room(now_s)
+        if want <= 0:
+            return
+        max_bytes = max(1, self._max_bytes - self._lanes.text_bytes)
+        taken = await session.claim(want, max_bytes, suspects=self._holds_nothing())
         self._last_claim_s = now_s = self._clock()
         session.claimed(now_s, found=bool(taken), longest_s=EMPTY_BACKOFF_S)
         self._dispatch(session, taken)
 
-    def _may_claim(self, now_s: float) -> bool:
-        """Whether there is room: slots (a few at a time, or what there is after a while) and bytes."""
+    def _room(self, now_s: float) -> int:
+        """How many requests to claim now; none while there is neither need nor reason."""
         if self._alone:
-            self._alone = bool(self._tasks) or any(s.holds for s in self._roster.sessions.values())
-        if self._alone or not self._free_slots or self._bytes >= self._max_bytes:
-            return False
-        return self._free_slots >= self._refill or now_s - self._last_claim_s >= REFILL_AFTER_S
+            self._alone = not self._holds_nothing()
+        if self._alone or self._lanes.text_bytes >= self._max_bytes:
+            return 0
+        if now_s - self._last_claim_s < TICK_S and not self._starving():
+            return 0
+        return self._lanes.room(now_s)
+
+    def _starving(self) -> bool:
+        return self._lanes.starved and self._lanes.free >= self._starved
+
+    def _holds_nothing(self) -> bool:
+        return not self._lanes.in_flight and not any(s.holds for s in self._roster.sessions.values())
 
     async def _rest(self) -> None:
         """Sleep until something rings, or a tick has passed."""
@@ -150,16 +164,9 @@ class Mill:
     # -- from a claim to tasks ------------------------------------------------------------------------------------
 
     def _dispatch(self, session: Session, taken: Iterable[Taken]) -> None:
-        requests = [pair for one in taken if (pair := self._open(session, one))]
-        if not requests:
-            return
-        session.on_trial(len(requests))
-        for claimed, request in requests:
-            self._free_slots -= 1
-            self._bytes += request.text_bytes
-            task = asyncio.create_task(self._run(session, claimed, request))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        works = [Work(session, *pair) for one in taken if (pair := self._open(session, one))]
+        session.on_trial(len(works))
+        self._lanes.add(works)
 
     def _open(self, session: Session, taken: Taken) -> tuple[Claimed, Request] | None:
         """The request of a claimed frame; None when its outcome is known without a call."""
@@ -184,20 +191,21 @@ class Mill:
 
     # -- one request ----------------------------------------------------------------------------------------------
 
-    async def _run(self, session: Session, claimed: Claimed, request: Request) -> None:
+    async def _run(self, work: Work) -> None:
+        session, claimed, request = work
         try:
             outcome = await self._outcome(session, claimed, request)
         except asyncio.CancelledError:
             outcome = Outcome(claimed)  # put back, uncharged: the worker is leaving
         except Exception as error:  # noqa: BLE001 - whatever it is, the request must get its outcome
             outcome = broken(claimed, request, session.terms, error)
-        self._free_slots += 1
-        self._bytes -= request.text_bytes
         session.conclude(outcome)
-        if self._free_slots == self._refill or session.batch_full or session.settle_due:
+        if session.batch_full or self._starving() or session.settle_due:
             self._bell.set()
 
     async def _outcome(self, session: Session, claimed: Claimed, request: Request) -> Outcome:
+        if session.recall.is_set():
+            return Outcome(claimed)
         try:
             load = partial(self._payloads.body, session.queue, claimed.run, request)
             return await self._caller.run(claimed, request, load, session.terms, session.recall)
@@ -210,23 +218,23 @@ class Mill:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Claim nothing more; requests that only wait return to the queue."""
+        """Claim nothing more; requests that have not begun, or only wait, return to the queue."""
         self._stopping = True
         for session in self._roster.sessions.values():
             session.recall.set()
+        for work in self._lanes.take_back():
+            work.session.conclude(Outcome(work.claimed))
         self._bell.set()
 
     async def drain(self, budget_s: float) -> None:
         """After `stop`: let what is in flight end within `budget_s`, put the rest back, and give up the leases."""
         deadline_s = self._clock() + budget_s
-        while self._tasks and self._clock() < deadline_s:
+        while self._lanes.in_flight and self._clock() < deadline_s:
             await self.turn()
-            await asyncio.wait(self._tasks, timeout=0.05)
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            log.info("putting back requests in flight", extra=fields(count=len(self._tasks)))
-            await asyncio.wait(self._tasks)
+            await self._lanes.wait(0.05)
+        put_back = await self._lanes.cancel()
+        if put_back:
+            log.info("requests in flight were put back", extra=fields(count=put_back))
         for session in self._roster.sessions.values():
             session.withdraw_trial()
             try:
