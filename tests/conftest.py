@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from redis.asyncio import Redis
 
+from gristmill.queue.store import connect
 from tests.support.store import StoreProcess
 
 
@@ -28,8 +29,8 @@ def own_store() -> Iterator[StoreProcess]:
 
 @pytest.fixture
 async def redis(shared_store: StoreProcess) -> AsyncIterator[Redis]:
-    """A client of the shared store, which is empty at the start of the test."""
-    client = Redis.from_url(shared_store.url)
+    """A client of the shared store, as the product makes it; the store is empty at the start of the test."""
+    client = connect(shared_store.url)
     await client.flushall()
     yield client
     await client.aclose()

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from contextlib import suppress
 
 from gristmill.intake import encoder_wire as wire
 from gristmill.intake.errors import FeedError, PictureError
 from gristmill.intake.options import ImageOptions
+from gristmill.queue.feedstats import FeedStats
 
 _ARGV = (sys.executable, "-P", "-m", "gristmill.intake.encoder_main")
 _PIPE_BUFFER_BYTES = 4 << 20
@@ -30,11 +32,13 @@ class _DiedError(Exception):
 class EncoderPool:
     """Encodes pictures in other processes.
 
-    `encode` may be called by many tasks at once; `close` may be called twice, and ends what still runs.
+    `encode` may be called by many tasks at once; `close` may be called twice, and ends what still runs. `stats` counts
+    what was done.
     """
 
     def __init__(self, size: int = 0, *, timeout_s: float = 120.0) -> None:
         self.size = size or os.cpu_count() or 1
+        self.stats = FeedStats()
         self._timeout_s = timeout_s
         self._free = asyncio.Semaphore(self.size)
         self._idle: list[Process] = []
@@ -51,13 +55,19 @@ class EncoderPool:
         async with self._free:
             for _ in range(_TRIES):
                 process = self._idle.pop() if self._idle else await self._start()
+                begun_s = time.monotonic()
                 try:
                     reply = await self._ask(process, task)
                 except _DiedError:
                     await self._end_all_idle()  # the second try gets a process that has seen nothing else
                     continue
+                finally:
+                    self.stats.encode_s += time.monotonic() - begun_s
                 if isinstance(reply, wire.Failed):
                     raise PictureError(reply.reason)
+                self.stats.pictures += 1
+                self.stats.read_bytes += len(data)
+                self.stats.sent_bytes += len(reply.data)
                 return reply
         raise PictureError("decoding it crashed the encoder or took too long, twice")
 

@@ -98,8 +98,8 @@ async def feed(
         FeedError: another feeder holds the lease, the job is gone at the start, or the store refuses us.
     """
     await asyncio.to_thread(require_unchanged, source)
-    store = FeederStore(queue, token, holder, report)
     pictures = PictureStore(options, str(Path(source.path).parent))
+    store = FeederStore(queue, token, holder, report, pictures.stats)
     seen = LinesSeen(report, expected_lines=source.size // _GUESS_LINE_BYTES, on_bad_line=options.on_bad_line)
     try:
         await store.take()
@@ -274,7 +274,8 @@ class _Feeder:
         patience = Patience(self._report, "the store holds as much as it may; results must come in first")
         while True:
             reply = await self._store.call(lambda: self._store.queue.seal(self._store.token, sealed))
-            if reply.status is not SealStatus.FULL:
+            self._store.stats.waiting = reply.status is SealStatus.FULL
+            if not self._store.stats.waiting:
                 patience.over()
                 return reply
             await patience.wait()

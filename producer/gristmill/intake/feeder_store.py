@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError
+from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError, RedisError
 
 from gristmill.intake.errors import FeedError
 from gristmill.intake.lines_seen import Notice, Report
 from gristmill.queue.errors import JobNotFoundError, StoreFullError
+from gristmill.queue.feedstats import FeedStats
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.replies import Role
 from gristmill.queue.store import OUTAGES
@@ -19,6 +20,7 @@ from gristmill.queue.store import OUTAGES
 LEASE_TTL_MS = 30_000
 _RENEW_EVERY_S = 5.0
 _RELEASE_TIMEOUT_S = 2.0
+_TELL_TIMEOUT_S = 2.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0
 _TELL_AFTER_S, _TELL_AGAIN_S = 1.0, 60.0
 
@@ -85,10 +87,16 @@ def _is_refusal(error: BaseException | None) -> bool:
 
 
 class FeederStore:
-    """A job's queue as the feeder uses it. `take` before all else; `release` when done, also after a failure."""
+    """A job's queue as the feeder uses it. `take` before all else; `release` when done, also after a failure.
 
-    def __init__(self, queue: LeaseQueue, token: str, holder: str, report: Report) -> None:
+    While it has the lease, it tells whoever watches of `stats`, which others add to.
+    """
+
+    def __init__(
+        self, queue: LeaseQueue, token: str, holder: str, report: Report, stats: FeedStats | None = None
+    ) -> None:
         self.queue = queue
+        self.stats = stats or FeedStats()
         self.token = token
         self._holder = holder
         self._report = report
@@ -147,6 +155,7 @@ class FeederStore:
         """Renew while alive, also while the feeder waits for room."""
         every_s = min(_RENEW_EVERY_S, self._ttl_ms / 3000)
         while True:
+            await self._tell()
             await asyncio.sleep(every_s)
             try:
                 if not await self.call(lambda: self.queue.renew_lease(Role.FEEDER, self.token, self._ttl_ms)):
@@ -154,6 +163,12 @@ class FeederStore:
             except FeedError as error:
                 self._lost = error
                 return
+
+    async def _tell(self) -> None:
+        """Say how the feeding goes; it is for watching alone, so no failure of it matters (a full store refuses it)."""
+        with suppress(RedisError, OSError):
+            async with asyncio.timeout(_TELL_TIMEOUT_S):
+                await self.queue.tell_feeding(self.stats)
 
     async def release(self) -> None:
         """Give the lease back; a store that is down lets it run out instead."""
@@ -164,3 +179,4 @@ class FeederStore:
         with suppress(Exception):
             async with asyncio.timeout(_RELEASE_TIMEOUT_S):
                 await self.queue.release_lease(Role.FEEDER, self.token)
+                await self.queue.forget_feeding()

@@ -66,6 +66,7 @@ class PictureStore:
         self._options = options
         self._root = options.media_root or root
         self._pool = pool or EncoderPool(options.encoders)
+        self.stats = self._pool.stats
         self._threads = ThreadPoolExecutor(min(8, (os.cpu_count() or 1) + 2), "gm-picture")
         self._hot = _Hot(HOT_BYTES)
         self._shas: OrderedDict[source.Identity, str] = OrderedDict()

@@ -15,8 +15,8 @@ from gristmill.contract import keys
 TTL_S = 30.0
 
 
-class FeedStats(msgspec.Struct, frozen=True, kw_only=True):
-    """One feeder's work so far; counts start at 0 with each feeder process.
+class FeedStats(msgspec.Struct, kw_only=True):
+    """One feeder's work so far, which its parts add to; counts start at 0 with each feeder.
 
     Attributes:
         waiting: it waits for room in the store just now.
@@ -36,6 +36,11 @@ class FeedStats(msgspec.Struct, frozen=True, kw_only=True):
 async def publish(redis: Redis, job: str, stats: FeedStats) -> None:
     """Replace what is said of the feeder of `job`; it is forgotten after `TTL_S`."""
     await redis.set(keys.feed(job), msgspec.json.encode(stats), px=int(TTL_S * 1000))
+
+
+async def forget(redis: Redis, job: str) -> None:
+    """The feeder of `job` has ended."""
+    await redis.delete(keys.feed(job))
 
 
 async def read(redis: Redis, jobs: Sequence[str]) -> dict[str, FeedStats]:

@@ -22,7 +22,8 @@ from redis.asyncio import Redis
 from gristmill.contract.keys import JobKeys
 from gristmill.contract.lifecycle import PauseReason
 from gristmill.contract.manifest import Manifest
-from gristmill.queue import collecting, controlling, creating, feeding, working
+from gristmill.queue import collecting, controlling, creating, feeding, feedstats, working
+from gristmill.queue.feedstats import FeedStats
 from gristmill.queue.handle import Handle
 from gristmill.queue.replies import (
     AckReply,
@@ -130,6 +131,14 @@ class LeaseQueue:
     async def close(self, runs: int, n: int) -> CloseReply:
         """See `feeding.close`."""
         return await feeding.close(self._handle, runs, n)
+
+    async def tell_feeding(self, stats: FeedStats) -> None:
+        """See `feedstats.publish`."""
+        await feedstats.publish(self._handle.redis, self.job, stats)
+
+    async def forget_feeding(self) -> None:
+        """See `feedstats.forget`."""
+        await feedstats.forget(self._handle.redis, self.job)
 
     # -- worker ---------------------------------------------------------------------------------------------------
 
