@@ -19,6 +19,7 @@ from tests.support.queues import fed_job
 from tests.support.store import StoreProcess
 from tests.support.wait import wait_until_sync
 
+from gristmill.queue.feedstats import FeedStats
 from gristmilld.metricsdir import MetricsDir, Supervision
 from gristmilld.server.listen import listen
 
@@ -113,8 +114,10 @@ def lone_daemon(tmp_path, own_store: StoreProcess):
 
 @pytest.fixture
 async def job(redis):
-    """A job in the shared store."""
-    return await fed_job(redis, 3)
+    """A job in the shared store, whose feeder speaks."""
+    queue = await fed_job(redis, 3)
+    await queue.tell_feeding(FeedStats(pictures=1))
+    return queue
 
 
 def test_a_scrape_sums_the_workers(daemon):
@@ -245,6 +248,7 @@ def test_promtool_finds_nothing_to_say(daemon, job):
     daemon.folder.publish(Supervision("running", ["worker-0"], {"worker-0": 2}, {"worker-0": {"crashed": 1}}))
     daemon.server()
     wait_until_sync(lambda: "gristmill_job_requests" in daemon.get("/metrics")[1], description="the job is seen")
+    assert "gristmill_job_encoded_pictures" in daemon.get("/metrics")[1]
     text = daemon.get("/metrics")[1]
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
