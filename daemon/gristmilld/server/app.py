@@ -5,6 +5,7 @@ No page waits for the store: each is made from its last look and from files of t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -60,7 +61,9 @@ class Pages:
 
     async def metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+        # with very many workers it takes a while, in which the other pages are answered
+        body = await asyncio.to_thread(encode, self._registry)
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def health(self, _: web.Request) -> web.Response:
         return web.Response(text="alive\n")
