@@ -99,4 +99,4 @@ def test_the_lock_is_exact_and_names_no_host() -> None:
     lines = (ROOT / "ops/constraints.txt").read_text("utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     assert pins
-    assert [pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", pin)] == []
+    assert [pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==([0-9]+!)?[A-Za-z0-9.]+", pin)] == []
