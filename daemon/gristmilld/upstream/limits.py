@@ -75,7 +75,7 @@ class Limits:
     """The state of one endpoint; `outstanding` is the number of its calls in flight."""
 
     __slots__ = ("_broken", "_burst", "_cohort", "_cool_streak", "_down", "_good_since_shrink", "_last_bad_s",
-                 "_open_streak", "_peak", "_probe_until_s", "_round", "_threshold", "ceiling", "cool_until_s", "limit",
+                 "_open_streak", "_peak", "_probe_until_s", "_round", "_threshold", "ceiling", "cool_until_s", "heeding", "limit",
                  "open_until_s", "outstanding")  # fmt: skip
 
     def __init__(self, ceiling: int = 0) -> None:
@@ -83,6 +83,8 @@ class Limits:
         self.limit: float = self.ceiling
         self.outstanding = 0
         self.cool_until_s = 0.0
+        self.heeding = False
+        """Whether the cool-down is what another worker was told, not this one."""
         self.open_until_s: float | None = None
         """When the breaker is open: from when on a probe may go; None when it is closed."""
         self._cohort = 0
@@ -168,6 +170,12 @@ class Limits:
         self.outstanding -= 1
         return failure
 
+    def hold_back(self, until_s: float) -> None:
+        """Another worker was told to wait until then; so do we."""
+        if until_s > self.cool_until_s:
+            self.cool_until_s = until_s
+            self.heeding = True
+
     # -- the breaker ----------------------------------------------------------------------------------------------
 
     def _connect_failed(self, call: Pass, failure: Failure, now_s: float) -> Failure:
@@ -198,6 +206,7 @@ class Limits:
 
     def _rate_limited(self, call: Pass, failure: Failure, now_s: float) -> None:
         self._answered(call)
+        self.heeding = False
         if call.cohort == self._cohort:
             delay_s = min(COOL_CAP_S, COOL_BASE_S * 2**self._cool_streak)
             self._cool_streak = min(self._cool_streak + 1, 16)
@@ -254,6 +263,7 @@ class Limits:
         self._good_since_shrink = True
         if self.cool_until_s and now_s >= self.cool_until_s:
             self.cool_until_s = 0.0
+            self.heeding = False
             self._cool_streak = 0
         if self.limit < self.ceiling:
             self._grow()

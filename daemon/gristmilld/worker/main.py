@@ -29,6 +29,7 @@ from gristmilld.upstream.pool import EndpointPool
 from gristmilld.worker.attempt import Caller
 from gristmilld.worker.keeper import Keeper
 from gristmilld.worker.mill import Mill
+from gristmilld.worker.notices import Notices
 from gristmilld.worker.payload import Payloads
 from gristmilld.worker.roster import Roster
 from gristmilld.worker.session import Session
@@ -101,9 +102,12 @@ class _Worker:
                 )
                 keeper = Keeper(renewals, lambda: list(roster.sessions.values()), lambda: mill.heart_age_s,
                                 config.lease_ttl_s)  # fmt: skip
+                notices = Notices(renewals, config.pool, self._spec.token_prefix, pool)
+                saying = asyncio.create_task(notices.run())
                 counting = asyncio.create_task(meter.run(lambda: _standing(config, mill, payloads, pool)))
                 await self._work(mill, keeper)
                 counting.cancel()
+                saying.cancel()
         finally:
             await redis.aclose()
             await renewals.aclose()

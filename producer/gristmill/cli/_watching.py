@@ -20,12 +20,14 @@ from gristmill.cli._talk import Talk
 from gristmill.contract.lifecycle import TERMINAL, JobState, PauseReason
 from gristmill.embedded import EmbeddedStoreError
 from gristmill.preflight import Unusable, preflight
+from gristmill.queue import board
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.replies import JobSnapshot
 from gristmill.queue.store import OUTAGES
 
 PERIOD_S = 0.25
 PROBE_PERIOD_S = 10.0
+TOLD_AFTER_S = 1.0
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -103,6 +105,7 @@ class Watcher:
         self._probe: asyncio.Task[str] | None = None
         self._probed_s = float("-inf")
         self._endpoint_trouble = ""
+        self._pool: str | None = None
         self.snapshot: JobSnapshot | None = None
         self.draining = False
         self.finalizing = False
@@ -119,7 +122,7 @@ class Watcher:
         """One look at the job, shown; None while the store does not answer."""
         try:
             snapshot = self.snapshot = await self._queue.snapshot()
-            trouble = await self._trouble() if self._trouble else ""
+            trouble = (await self._trouble() if self._trouble else "") or await self._told()
         except OUTAGES as error:
             await self._mend_store()
             if self.snapshot is not None:
@@ -134,6 +137,21 @@ class Watcher:
         self._talk.show(
             self._meter.view(msgspec.structs.replace(seen, draining=self.draining, finalizing=self.finalizing))
         )
+
+    async def _told(self) -> str:
+        """What the workers say that their endpoints want, once nothing has finished for a moment."""
+        if self._meter.stalled_s(time.monotonic()) < TOLD_AFTER_S:
+            return ""
+        if self._pool is None:
+            self._pool = (await self._queue.manifest()).pool
+        seen = await board.read(self._store.redis, self._pool)
+        waits = [n for n in seen.notices if n.state == "cooling" and n.until_ms > seen.now_ms]
+        if waits:
+            last = max(waits, key=lambda n: n.until_ms)
+            wait_s = (last.until_ms - seen.now_ms) / 1000
+            return f"{last.endpoint}, which limits the rate and asks to wait {wait_s:.0f} s"
+        down = sorted({n.endpoint for n in seen.notices if n.state == "down"})
+        return f"{', '.join(down)}, which can't be reached" if down else ""
 
     async def _mend_store(self) -> None:
         if self._store.embedded is None:

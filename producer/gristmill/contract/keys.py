@@ -41,9 +41,9 @@ def daemon(daemon_id: str) -> str:
     return f"gm:daemon:{daemon_id}"
 
 
-def endpoint(name: str) -> str:
-    """Hash: shared state of one endpoint (models, cool-down); has a TTL."""
-    return f"gm:ep:{name}"
+def board(pool: str) -> str:
+    """Hash: worker -> the endpoints of `pool` that it can't call just now (`gristmill.queue.board`); has a TTL."""
+    return f"gm:ep:{pool}"
 
 
 def feed(job: str) -> str:
