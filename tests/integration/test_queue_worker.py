@@ -135,6 +135,19 @@ async def test_only_the_first_record_is_kept_whoever_sends_it(redis: Redis):
     await check_invariants(redis, queue)
 
 
+async def test_a_late_record_leaves_waiting_whatever_else_the_batch_holds(redis: Redis):
+    """One batch with an index that is held but was answered by another, and one that was taken away and waits."""
+    queue = await fed_job(redis, 10)
+    (taken,) = (await claim(queue, "w1", 1)).claimed
+    await queue.reap("w1", force=True, crashed=False)
+    await redis.zadd(queue.keys.waiting, {str(taken.index): TTL_MS * 10**6})
+    (held,) = (await claim(queue, "w1", 1)).claimed
+    await finish(queue, "other", [held])
+    reply = await finish(queue, "w1", [held, taken])
+    assert (reply.new, reply.dup) == (1, 1)
+    await check_invariants(redis, queue)
+
+
 async def test_counters_come_from_the_records_themselves(redis: Redis):
     """Failed by class, attempts and tokens are what the headers of the kept records say."""
     queue = await fed_job(redis, 10)
