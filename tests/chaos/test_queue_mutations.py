@@ -20,7 +20,7 @@ from tests.support.store import StoreProcess
 from gristmill.queue import loader
 from gristmill.queue.loader import Script
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
 
 class Mutation(NamedTuple):
