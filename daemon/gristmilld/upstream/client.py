@@ -1,100 +1,70 @@
 """The one HTTP client of a worker process: one call at a time per slot, and whatever happens becomes a value.
 
-What the hot path leaves out, and why that is sound:
+There are two ways to an endpoint. The *lean* one is our own: bytes made once per endpoint and path, one write, one
+reader, no object per call that nobody asks for (`connections`, `connection`, `wire`). It costs a quarter of the
+*ordinary* one, which is aiohttp's and is taken for endpoints behind a proxy (`ordinary`). Both speak HTTP/1.1, send no
+header but ours, follow no redirect, retry nothing and end each call by four clocks: *connect* from the wish for a
+connection until it stands (DNS, TCP, TLS), *first byte* from the request sent until the response's head is there,
+*idle* between two arrivals of the response and between two advances of the request, *total* over all.
 
-- One session with prebuilt headers and URLs per endpoint; no automatic header, cookie, redirect or retry of aiohttp's.
-- The connector's limit is the worker's concurrency, so a slot never waits for a connection.
-- Idle connections are kept less long (4 s) than servers keep them (uvicorn 5 s), so a reused one is rarely stale.
-- The four clocks are aiohttp's own timers: *connect* from the wish for a connection until it stands (DNS, TCP, TLS),
-  *first byte* from the request sent until the response begins, *idle* between two arrivals of the response and between
-  two advances of the request, *total* over all. First byte and idle share one timer whose span is changed once the
-  headers are there.
-
-A call that must not meet a stale connection (`fresh`) goes through a second session that never reuses one.
+What a whole response means is judged here, the same for both.
 """
 
 from __future__ import annotations
 
-import time
-from contextvars import ContextVar
+from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import aiohttp
 import msgspec
 
 from gristmill.contract.failure import FailureClass
 from gristmill.contract.manifest import Timeouts
 from gristmilld.upstream.body import Body
+from gristmilld.upstream.connections import Connections
 from gristmilld.upstream.endpoint import Endpoint
-from gristmilld.upstream.exceptions import CAUGHT, Moment, failure_of
 from gristmilld.upstream.failures import error_in_ok, refusal
+from gristmilld.upstream.ordinary import Ordinary
 from gristmilld.upstream.outcome import Answer, FailedCall
 from gristmilld.upstream.shapes import flatten, one_line, read_answer
+from gristmilld.upstream.wire import Reply
 
-KEEPALIVE_S = 4.0
 MAX_BODY_BYTES = 64 << 20
-DNS_TTL_S = 300
-_NO_AUTO_HEADERS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
-
-_connected: ContextVar[bool] = ContextVar("connected")
-"""Whether the call of this task made a new connection; a call runs in one task from start to end."""
-
-
-class _TooLargeError(Exception):
-    """The response is above the cap."""
-
-
-class _Connector(aiohttp.TCPConnector):
-    """Notes when a call makes a connection instead of reusing one."""
-
-    async def _create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        _connected.set(True)
-        return await super()._create_connection(*args, **kwargs)
 
 
 class UpstreamClient:
     """Sends requests to endpoints. Use it as an async context manager, in one loop.
 
-    Attributes:
-        concurrency: calls that may be in flight at once; more would wait for a connection.
+    Args:
+        concurrency: calls that may be in flight at once; more wait for a place.
+        max_body_bytes: cap of a response's body.
+        lean: False takes the ordinary way to every endpoint.
     """
 
-    def __init__(self, concurrency: int, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+    def __init__(self, concurrency: int, *, max_body_bytes: int = MAX_BODY_BYTES, lean: bool = True) -> None:
         self.concurrency = concurrency
         self._max_body_bytes = max_body_bytes
-        self._session: aiohttp.ClientSession | None = None
-        self._fresh: aiohttp.ClientSession | None = None
-        self._clocks: dict[Timeouts, aiohttp.ClientTimeout] = {}
+        self._use_lean = lean
+        self._lean: Connections | None = None
+        self._ordinary: Ordinary | None = None
 
     async def __aenter__(self) -> Self:
-        self._session = self._open(force_close=False)
-        self._fresh = self._open(force_close=True)
+        self._lean = Connections(self.concurrency, self._max_body_bytes)
+        self._ordinary = Ordinary(self.concurrency, self._max_body_bytes)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        for session in (self._session, self._fresh):
-            if session is not None:
-                await session.close()
-        self._session = self._fresh = None
+        for way in (self._lean, self._ordinary):
+            if way is not None:
+                await way.close()
+        self._lean = self._ordinary = None
 
     @property
     def connection_limit(self) -> int:
-        """Most connections that can be open at once, for a gauge; equal to `concurrency`."""
-        connector = self._session.connector if self._session else None
-        return connector.limit if connector else 0
-
-    def _open(self, *, force_close: bool) -> aiohttp.ClientSession:
-        keepalive: dict[str, Any] = {} if force_close else {"keepalive_timeout": KEEPALIVE_S}
-        connector = _Connector(limit=self.concurrency, ttl_dns_cache=DNS_TTL_S, force_close=force_close, **keepalive)
-        return aiohttp.ClientSession(
-            connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=_NO_AUTO_HEADERS,
-            trust_env=False,
-        )
+        """Most calls that can be in flight now, for a gauge: `concurrency`, or 0 while the client is closed."""
+        return self.concurrency if self._lean is not None else 0
 
     async def send(
         self,
@@ -114,102 +84,54 @@ class UpstreamClient:
 
         Whatever the network or the server does is a value; only cancellation raises.
         """
-        session = self._fresh if fresh else self._session
-        assert session is not None, "the client is not open"
-        _connected.set(False)
-        begun_s = time.monotonic()
-        answered_s = 0.0
-        try:
-            async with session.post(
-                endpoint.target(path),
-                data=body.payload(timeouts.idle_s),
-                headers=endpoint.headers,
-                allow_redirects=False,
-                timeout=self._clocks.get(timeouts) or self._new_clock(timeouts),
-                ssl=endpoint.tls,
-                proxy=endpoint.proxy,
-            ) as response:
-                answered_s = time.monotonic()
-                received = await self._read(response, timeouts)
-        except CAUGHT as error:
-            now_s = time.monotonic()
-            moment = Moment(reused=not _connected.get(), answered=answered_s > 0, elapsed_s=now_s - begun_s)
-            return _finish(failure_of(error, moment, timeouts), endpoint, begun_s, answered_s)
-        except _TooLargeError:
-            return _finish(self._too_large(response.status), endpoint, begun_s, answered_s)
-        return _judge(endpoint, path, response, received, begun_s, answered_s, wants_json)
-
-    def _new_clock(self, timeouts: Timeouts) -> aiohttp.ClientTimeout:
-        if len(self._clocks) >= 64:
-            self._clocks.clear()
-        clock = self._clocks[timeouts] = aiohttp.ClientTimeout(
-            total=timeouts.total_s, connect=timeouts.connect_s, sock_read=timeouts.first_byte_s
-        )
-        return clock
-
-    async def _read(self, response: aiohttp.ClientResponse, timeouts: Timeouts) -> bytes:
-        """The whole body, at most the cap; from here on the idle clock runs.
-
-        Raises:
-            _TooLargeError: there is more.
-        """
-        content = response.content
-        connection = response.connection
-        if connection is not None and connection.protocol is not None:
-            connection.protocol.read_timeout = timeouts.idle_s
-            connection.protocol.start_timeout()
-        chunk = await content.readany()
-        if content.at_eof():
-            return chunk
-        chunks, size = [chunk], len(chunk)
-        while chunk := await content.readany():
-            chunks.append(chunk)
-            size += len(chunk)
-            if size > self._max_body_bytes:
-                response.close()
-                raise _TooLargeError
-        return b"".join(chunks)
-
-    def _too_large(self, status: int) -> FailedCall:
-        return FailedCall(
-            FailureClass.BAD_REQUEST,
-            f"the answer is larger than {self._max_body_bytes >> 20} MB: ask for less",
-            status_code=status,
-        )
+        way = self._lean if self._use_lean and endpoint.proxy is None else self._ordinary
+        assert way is not None, "the client is not open"
+        begun_s = monotonic()
+        reply = await way.post(endpoint, path, body, timeouts, begun_s, fresh=fresh)
+        if isinstance(reply, Reply):
+            return _judge(endpoint.name, path, reply, begun_s, wants_json)
+        return msgspec.structs.replace(reply, latency_ms=_ms(monotonic() - begun_s), endpoint=endpoint.name)
 
 
-def _judge(
-    endpoint: Endpoint,
-    path: str,
-    response: aiohttp.ClientResponse,
-    received: bytes,
-    begun_s: float,
-    answered_s: float,
-    wants_json: bool,
-) -> Answer | FailedCall:
+def _judge(endpoint: str, path: str, reply: Reply, begun_s: float, wants_json: bool) -> Answer | FailedCall:
     """What a whole response means."""
-    status, headers = response.status, response.headers
-    request_id = headers.get("x-request-id")
+    status, headers, received = reply.status, reply.headers, reply.body
     if not 200 <= status < 300:
-        failure = refusal(status, headers, received)
-        return _finish(failure, endpoint, begun_s, answered_s, status, one_line(received), request_id)
+        return _refused(refusal(status, headers, received), endpoint, reply, begun_s)
     parsed = read_answer(path, received, wants_json=wants_json)
+    if isinstance(parsed, FailedCall):
+        return _refused(error_in_ok(parsed, status, headers, received), endpoint, reply, begun_s)
     body = _checked(received)
-    if isinstance(parsed, FailedCall) or body is None:
-        failure = parsed if isinstance(parsed, FailedCall) else _not_utf8()
-        failure = error_in_ok(failure, status, headers, received)
-        return _finish(failure, endpoint, begun_s, answered_s, status, one_line(received), request_id)
+    if body is None:
+        return _refused(error_in_ok(_not_utf8(), status, headers, received), endpoint, reply, begun_s)
     return Answer(
         status_code=status,
         body=body,
-        request_id=request_id,
+        request_id=headers.get("x-request-id"),
         prompt_tokens=parsed.prompt_tokens,
         completion_tokens=parsed.completion_tokens,
         flags=parsed.flags,
-        latency_ms=int((time.monotonic() - begun_s) * 1000),
-        first_byte_ms=int((answered_s - begun_s) * 1000),
-        endpoint=endpoint.name,
+        latency_ms=_ms(monotonic() - begun_s),
+        first_byte_ms=_ms(reply.answered_s - begun_s),
+        endpoint=endpoint,
     )
+
+
+def _refused(failure: FailedCall, endpoint: str, reply: Reply, begun_s: float) -> FailedCall:
+    """The failure with what was seen of the call; its body is kept whole."""
+    return msgspec.structs.replace(
+        failure,
+        status_code=reply.status,
+        body=one_line(reply.body),
+        request_id=reply.headers.get("x-request-id"),
+        latency_ms=_ms(monotonic() - begun_s),
+        first_byte_ms=_ms(reply.answered_s - begun_s),
+        endpoint=endpoint,
+    )
+
+
+def _ms(span_s: float) -> int:
+    return int(span_s * 1000)
 
 
 def _checked(body: bytes) -> bytes | None:
@@ -224,24 +146,3 @@ def _checked(body: bytes) -> bytes | None:
 
 def _not_utf8() -> FailedCall:
     return FailedCall(FailureClass.TRANSIENT, "the answer is not UTF-8")
-
-
-def _finish(
-    failure: FailedCall,
-    endpoint: Endpoint,
-    begun_s: float,
-    answered_s: float,
-    status: int | None = None,
-    body: bytes | None = None,
-    request_id: str | None = None,
-) -> FailedCall:
-    """The failure with what was seen of the call."""
-    return msgspec.structs.replace(
-        failure,
-        status_code=failure.status_code if status is None else status,
-        body=body,
-        request_id=request_id,
-        latency_ms=int((time.monotonic() - begun_s) * 1000),
-        first_byte_ms=int((answered_s - begun_s) * 1000) if answered_s else None,
-        endpoint=endpoint.name,
-    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -19,6 +19,7 @@ from yarl import URL
 from gristmill import __version__
 from gristmill.contract.failure import Failure
 from gristmilld.upstream.ages import Ages
+from gristmilld.upstream.dial import Origin
 from gristmilld.upstream.limits import Limits, Pass
 from gristmilld.upstream.outcome import Answer, FailedCall
 
@@ -66,10 +67,11 @@ class Endpoint:
         self.url = config.url
         self.headers = _headers(config)
         self.proxy = URL(config.proxy) if config.proxy else None
-        self.tls = _tls(config)
+        self.origin = _origin(config)
         self.limits = Limits(config.max_in_flight)
         self.now = now
         self._targets: dict[str, URL] = {}
+        self._heads: dict[str, bytes] = {}
         self._ages = Ages()
 
     def __repr__(self) -> str:
@@ -83,6 +85,15 @@ class Endpoint:
                 self._targets.clear()
             url = self._targets[path] = URL(self.url + path)
         return url
+
+    def head(self, path: str) -> bytes:
+        """The head of a request to `path`, up to the value of its Content-Length, which comes last."""
+        head = self._heads.get(path)
+        if head is None:
+            if len(self._heads) >= MAX_TARGETS:
+                self._heads.clear()
+            head = self._heads[path] = _head(self.target(path), self.headers)
+        return head
 
     @property
     def outstanding(self) -> int:
@@ -148,8 +159,22 @@ def _headers(config: EndpointConfig) -> CIMultiDictProxy[str]:
     return CIMultiDictProxy(headers)
 
 
+def _head(url: URL, headers: Mapping[str, str]) -> bytes:
+    lines = [f"POST {url.raw_path_qs} HTTP/1.1", f"Host: {url.host_port_subcomponent}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "Content-Length: "]).encode("ascii")
+
+
+def _origin(config: EndpointConfig) -> Origin:
+    url = URL(config.url)
+    assert url.raw_host is not None
+    assert url.port is not None
+    tls = _tls(config)  # also without TLS, so that a wrong ca_file is found
+    return Origin(url.raw_host, url.port, tls if url.scheme == "https" else None)
+
+
 def _tls(config: EndpointConfig) -> ssl.SSLContext | bool:
-    """True checks against the system's certificates, False does not check."""
+    """As `Origin.tls`."""
     if config.insecure:
         return False
     if config.ca_file is None:

@@ -1,14 +1,16 @@
-"""From an exception of the HTTP client to a failure, in one place.
+"""What it means when a call fails below HTTP, in one place: for our own connections, and for aiohttp's exceptions.
 
 What matters is when it happened: before there was a connection (the endpoint is down, or the setup is wrong), on a
 connection that had been used before and may have been closed by the server meanwhile (stale: nothing is lost, send
-again), or later (the server may have begun to work: that costs an attempt).
+again), or later (the server may have begun to work: that costs an attempt). The text of an exception is never used: it
+may hold a URL with a password.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import socket
 import ssl
 
 import aiohttp
@@ -16,13 +18,14 @@ import msgspec
 
 from gristmill.contract.failure import FailureClass
 from gristmill.contract.manifest import Timeouts
-from gristmilld.upstream.body import UploadStalledError
 from gristmilld.upstream.outcome import Clock, FailedCall, Shape
 
 _C = FailureClass
 
 CAUGHT = (aiohttp.ClientError, OSError, TimeoutError)
-"""What a call may raise when the network or the server fails; anything else is a fault of ours."""
+"""What a call through aiohttp may raise when the network or the server fails; anything else is a fault of ours."""
+NOT_CONNECTED = (OSError, ssl.CertificateError, UnicodeError)
+"""What connecting may raise; `UnicodeError` for a host name that can't be one."""
 
 STALE_WITHIN_S = 10.0
 """A server that closes a connection later than this had taken the request up, whoever used the connection before."""
@@ -30,73 +33,101 @@ STALE_WITHIN_S = 10.0
 _NO_MORE_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 
 
+class UploadStalledError(TimeoutError):
+    """The server took nothing of the body for the time that the idle clock allows."""
+
+
+class HeadTimeoutError(TimeoutError):
+    """The response's head did not come within the time that the first-byte clock allows."""
+
+
 class Moment(msgspec.Struct, frozen=True):
-    """When a call failed.
+    """When a connection ended.
 
     Attributes:
-        reused: the connection had carried another call before.
-        answered: the response's headers had come.
+        reused: it had carried another call before.
+        answered: the response's head had come.
+        begun: some of the response's head had come.
         elapsed_s: since the call began.
     """
 
     reused: bool
     answered: bool
+    begun: bool
     elapsed_s: float
 
 
-def failure_of(error: BaseException, moment: Moment, timeouts: Timeouts) -> FailedCall:
-    """What `error`, one of `CAUGHT`, means. Its own text is not used: it may hold a URL with a password."""
-    if isinstance(error, TimeoutError):
-        return _timeout(error, moment, timeouts)
-    if isinstance(error, aiohttp.ClientHttpProxyError):
-        return _proxy_refused(error.status)
-    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientConnectorCertificateError):
-        return _no_connection(error)
-    if isinstance(error, ssl.SSLError | aiohttp.ServerFingerprintMismatch):
-        return _tls()
-    if isinstance(error, aiohttp.ClientResponseError):
-        return FailedCall(_C.TRANSIENT, "what answers does not speak HTTP", shape=Shape.NOT_HTTP)
-    return _cut_off(error, moment)
+# -- what can be seen of a call ------------------------------------------------------------------------------------
 
 
-def _timeout(error: TimeoutError, moment: Moment, timeouts: Timeouts) -> FailedCall:
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return _ran_out(Clock.CONNECT, f"no connection within {timeouts.connect_s:g} s")
-    if isinstance(error, UploadStalledError):
-        return _ran_out(Clock.IDLE, f"the server took nothing of the request for {timeouts.idle_s:g} s")
-    if not isinstance(error, aiohttp.ServerTimeoutError):
-        return _ran_out(Clock.TOTAL, f"no whole answer within {timeouts.total_s:g} s")
-    if moment.answered:
-        return _ran_out(Clock.IDLE, f"nothing more of the answer came for {timeouts.idle_s:g} s")
-    return _ran_out(Clock.FIRST_BYTE, f"nothing of an answer came within {timeouts.first_byte_s:g} s")
+def ran_out(clock: Clock, timeouts: Timeouts) -> FailedCall:
+    """A clock of the call ran out."""
+    match clock:
+        case Clock.CONNECT:
+            message = f"no connection within {timeouts.connect_s:g} s"
+        case Clock.FIRST_BYTE:
+            message = f"nothing of an answer came within {timeouts.first_byte_s:g} s"
+        case Clock.IDLE:
+            message = f"nothing more of the answer came for {timeouts.idle_s:g} s"
+        case Clock.TOTAL:
+            message = f"no whole answer within {timeouts.total_s:g} s"
+    return _timeout(clock, message)
 
 
-def _ran_out(clock: Clock, message: str) -> FailedCall:
+def upload_stalled(timeouts: Timeouts) -> FailedCall:
+    """The idle clock ran out while the request was being sent."""
+    return _timeout(Clock.IDLE, f"the server took nothing of the request for {timeouts.idle_s:g} s")
+
+
+def _timeout(clock: Clock, message: str) -> FailedCall:
     return FailedCall(_C.TIMEOUT, f"{message} (clock: {clock})", clock=clock)
 
 
-def _proxy_refused(status: int) -> FailedCall:
-    cls = _C.ENDPOINT_DOWN if status >= 500 else _C.CONFIG_ERROR
-    return FailedCall(cls, f"the proxy refused to connect to the endpoint ({status})", shape=Shape.PROXY)
+def cut_off(moment: Moment) -> FailedCall:
+    """The connection ended before the response was whole."""
+    if moment.answered:
+        return broken_off()
+    if moment.reused and moment.elapsed_s < STALE_WITHIN_S and not moment.begun:
+        return FailedCall(_C.STALE_CONNECTION, "the server had closed the idle connection")
+    return FailedCall(_C.TRANSIENT, "the server closed the connection without an answer")
 
 
-def _no_connection(error: aiohttp.ClientConnectorError | aiohttp.ClientConnectorCertificateError) -> FailedCall:
-    cause = error.certificate_error if isinstance(error, aiohttp.ClientConnectorCertificateError) else error.os_error
+def broken_off() -> FailedCall:
+    """The response began and is not whole."""
+    return FailedCall(_C.TRANSIENT, "the answer broke off")
+
+
+def not_http() -> FailedCall:
+    """What came is no HTTP response."""
+    return FailedCall(_C.TRANSIENT, "what answers does not speak HTTP", shape=Shape.NOT_HTTP)
+
+
+def too_large(status: int, cap_bytes: int) -> FailedCall:
+    """The response is above the cap."""
+    message = f"the answer is larger than {cap_bytes >> 20} MB: ask for less"
+    return FailedCall(_C.BAD_REQUEST, message, status_code=status)
+
+
+def no_connection(cause: BaseException, *, to_proxy: bool = False) -> FailedCall:
+    """Connecting failed with `cause`, one of `NOT_CONNECTED`."""
     if isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return FailedCall(_C.ENDPOINT_DOWN, "the server closed the connection while TLS was being set up")
     if isinstance(cause, ssl.SSLError | ssl.CertificateError):
         return _tls()
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return FailedCall(_C.ENDPOINT_DOWN, "the endpoint's host name can't be resolved", shape=Shape.DNS)
+    if isinstance(cause, socket.gaierror | UnicodeError):
+        return _no_name()
     code = getattr(cause, "errno", None)
     if code in _NO_MORE_FILES:
         return FailedCall(
             _C.CONFIG_ERROR, "no more files can be opened: raise `ulimit -n` or lower --concurrency", shape=Shape.FILES
         )
-    shape = Shape.PROXY if isinstance(error, aiohttp.ClientProxyConnectionError) else None
-    whom = "the proxy" if shape else "the endpoint"
+    whom = "the proxy" if to_proxy else "the endpoint"
     reason = os.strerror(code).lower() if isinstance(code, int) and code > 0 else "unreachable"
-    return FailedCall(_C.ENDPOINT_DOWN, f"no connection to {whom}: {reason}", shape=shape)
+    return FailedCall(_C.ENDPOINT_DOWN, f"no connection to {whom}: {reason}", shape=Shape.PROXY if to_proxy else None)
+
+
+def _no_name() -> FailedCall:
+    return FailedCall(_C.ENDPOINT_DOWN, "the endpoint's host name can't be resolved", shape=Shape.DNS)
 
 
 def _tls() -> FailedCall:
@@ -107,12 +138,43 @@ def _tls() -> FailedCall:
     )
 
 
-def _cut_off(error: BaseException, moment: Moment) -> FailedCall:
-    if moment.answered:
-        return FailedCall(_C.TRANSIENT, "the answer broke off")
-    if moment.reused and moment.elapsed_s < STALE_WITHIN_S and not _partly_answered(error):
-        return FailedCall(_C.STALE_CONNECTION, "the server had closed the idle connection")
-    return FailedCall(_C.TRANSIENT, "the server closed the connection without an answer")
+# -- aiohttp's exceptions ------------------------------------------------------------------------------------------
+
+
+def failure_of(error: BaseException, moment: Moment, timeouts: Timeouts) -> FailedCall:
+    """What `error`, one of `CAUGHT`, means."""
+    if isinstance(error, TimeoutError):
+        return _which_clock(error, moment, timeouts)
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return _proxy_refused(error.status)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return no_connection(error.certificate_error)
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return _no_name()
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return no_connection(error.os_error, to_proxy=isinstance(error, aiohttp.ClientProxyConnectionError))
+    if isinstance(error, ssl.SSLError | aiohttp.ServerFingerprintMismatch):
+        return _tls()
+    if isinstance(error, aiohttp.ClientResponseError):
+        return not_http()
+    return cut_off(msgspec.structs.replace(moment, begun=moment.begun or _partly_answered(error)))
+
+
+def _which_clock(error: TimeoutError, moment: Moment, timeouts: Timeouts) -> FailedCall:
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return ran_out(Clock.CONNECT, timeouts)
+    if isinstance(error, UploadStalledError):
+        return upload_stalled(timeouts)
+    if isinstance(error, HeadTimeoutError):
+        return ran_out(Clock.FIRST_BYTE, timeouts)
+    if not isinstance(error, aiohttp.ServerTimeoutError):
+        return ran_out(Clock.TOTAL, timeouts)
+    return ran_out(Clock.IDLE if moment.answered else Clock.FIRST_BYTE, timeouts)
+
+
+def _proxy_refused(status: int) -> FailedCall:
+    cls = _C.ENDPOINT_DOWN if status >= 500 else _C.CONFIG_ERROR
+    return FailedCall(cls, f"the proxy refused to connect to the endpoint ({status})", shape=Shape.PROXY)
 
 
 def _partly_answered(error: BaseException) -> bool:
