@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -105,10 +106,16 @@ class WorkerMetrics:
         endpoints: names of the configured endpoints; all others are counted as `OTHER_ENDPOINT`.
         files: where the counts go.
         clock: monotonic.
+        cpu: the processor time that this process has used, in seconds.
     """
 
     def __init__(
-        self, endpoints: Iterable[str] = (), files: ValueFiles | None = None, *, clock: Clock = monotonic_s
+        self,
+        endpoints: Iterable[str] = (),
+        files: ValueFiles | None = None,
+        *,
+        clock: Clock = monotonic_s,
+        cpu: Clock = time.process_time,
     ) -> None:
         self._clock = clock
         self._calls = {name: _Calls() for name in (*endpoints, OTHER_ENDPOINT)}
@@ -116,6 +123,9 @@ class WorkerMetrics:
         self._settled: defaultdict[tuple[str | None, int], int] = defaultdict(int)
         self._plain: defaultdict[tuple[Metric, str], int] = defaultdict(int)
         self._lag_s = _Tally(metrics.LOOP_LAG_SECONDS.bounds)
+        self._commit_s = _Tally(metrics.COMMIT_SECONDS.bounds)
+        self._cpu_s = cpu
+        self._cpu_counted_s = 0.0
         self._files = files
         if files is not None:
             self._begin_at_zero(files)
@@ -167,8 +177,9 @@ class WorkerMetrics:
     def claimed(self, count: int) -> None:
         self._plain[metrics.CLAIMED, ""] += count
 
-    def committed(self, *, returned: int, new: int, dup: int, stale: int, ahead: int) -> None:
-        """The store has answered a batch that held `returned` returns."""
+    def committed(self, *, took_s: float, returned: int, new: int, dup: int, stale: int, ahead: int) -> None:
+        """The store has answered, after `took_s`, a batch that held `returned` returns."""
+        self._commit_s.add(took_s)
         self._plain[metrics.RETURNED, ""] += returned
         for status, count in zip(metrics.COMMIT_STATUSES, (new, dup, stale, ahead), strict=True):
             self._plain[metrics.COMMITTED, status] += count
@@ -215,6 +226,10 @@ class WorkerMetrics:
         self._settled.clear()
         self._plain.clear()
         files.add(metrics.LOOP_LAG_SECONDS, (files.process,), self._lag_s.take())
+        files.add(metrics.COMMIT_SECONDS, (), self._commit_s.take())
+        cpu_s = self._cpu_s()
+        files.counter(metrics.CPU_SECONDS, files.process).inc(cpu_s - self._cpu_counted_s)
+        self._cpu_counted_s = cpu_s
         self._flush_state(files, state)
 
     @staticmethod

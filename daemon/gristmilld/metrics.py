@@ -28,6 +28,8 @@ OK = "ok"
 """The outcome of a good attempt and the class of a good request; other values are those of `FailureClass`."""
 OTHER_ENDPOINT = "other"
 """An endpoint that the configuration does not name: a base URL that a job brought along."""
+NO_REASON = "none"
+"""The reason of a job that is not paused."""
 NO_ENDPOINT = "none"
 """The endpoint of a request that ended without a call."""
 
@@ -61,6 +63,7 @@ def _histogram(name: str, text: str, *labels: str, bounds: tuple[float, ...]) ->
 
 
 _CALL_BOUNDS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640, 1800, 3600)
+_COMMIT_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _LAG_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 
 # -- workers: what they did
@@ -97,6 +100,9 @@ COMMITTED = _counter(
     "claim that was not held any more), ahead (the store has lost its last writes and does not know the request).",
     "status",
 )
+COMMIT_SECONDS = _histogram(
+    "commit_duration_seconds", "How long the store took to take a batch of results.", bounds=_COMMIT_BOUNDS_S
+)
 LEASES_LOST = _counter("leases_lost", "Times that a worker found its lease gone and its requests given to others.")
 STORE_OUTAGES = _counter("store_outages", "Rounds of a worker that ended because the store did not answer.")
 LOOP_LAG_SECONDS = _histogram(
@@ -105,6 +111,7 @@ LOOP_LAG_SECONDS = _histogram(
     "process",
     bounds=_LAG_BOUNDS_S,
 )
+CPU_SECONDS = _counter("cpu_seconds", "Processor time of a worker, over all its generations.", "process")
 
 # -- workers: how they stand
 
@@ -119,9 +126,9 @@ ENDPOINT_STATE = _gauge(
 )
 
 WORKER_METRICS = (
-    ATTEMPTS, REQUESTS, TOKENS, CALL_SECONDS, FIRST_BYTE_SECONDS, CLAIMED, RETURNED, COMMITTED, LEASES_LOST,
-    STORE_OUTAGES, LOOP_LAG_SECONDS, SLOTS, IN_FLIGHT, IN_FLIGHT_BYTES, IN_FLIGHT_BYTES_LIMIT, ENDPOINT_IN_FLIGHT,
-    ENDPOINT_LIMIT, ENDPOINT_STATE,
+    ATTEMPTS, REQUESTS, TOKENS, CALL_SECONDS, FIRST_BYTE_SECONDS, CLAIMED, RETURNED, COMMITTED, COMMIT_SECONDS,
+    LEASES_LOST, STORE_OUTAGES, LOOP_LAG_SECONDS, CPU_SECONDS, SLOTS, IN_FLIGHT, IN_FLIGHT_BYTES,
+    IN_FLIGHT_BYTES_LIMIT, ENDPOINT_IN_FLIGHT, ENDPOINT_LIMIT, ENDPOINT_STATE,
 )  # fmt: skip
 ENDPOINT_STATES = ("ok", "limited", "cooling", "down")
 COMMIT_STATUSES = ("new", "duplicate", "stale", "ahead")
@@ -151,29 +158,40 @@ JOBS = _gauge("jobs", "Jobs in the store.", "state")
 JOB_REQUESTS = _gauge(
     "job_requests",
     "Sealed requests of a job, by place: fresh and waiting are the queue; in_flight; ok and failed are done.",
-    "job",
+    "job_id",
     "place",
 )
-JOB_SUSPECTS = _gauge("job_suspect_requests", "Waiting requests that a worker died with and that run apart.", "job")
-JOB_PAYLOAD_BYTES = _gauge("job_payload_bytes", "Bytes of requests that the store holds for a job.", "job")
-JOB_PAYLOAD_MARK = _gauge("job_payload_mark_bytes", "Above it the job's feeder waits.", "job")
-JOB_RESULTS = _gauge("job_uncollected_results", "Results that no collector has taken yet.", "job")
-JOB_RESULTS_BYTES = _gauge("job_uncollected_bytes", "Bytes of these results.", "job")
-JOB_RESULTS_MARK = _gauge("job_results_mark_bytes", "Above it no fresh request is handed out.", "job")
-JOB_ATTEMPTS = _gauge("job_attempts", "Calls made for the requests that are done.", "job")
-JOB_TOKENS = _gauge("job_tokens", "Tokens of the results of a job.", "job", "direction")
-JOB_REDELIVERED = _gauge("job_redelivered_requests", "Requests taken from a dead or expired worker so far.", "job")
-JOB_DUPLICATES = _gauge("job_duplicate_results", "Results that came late and were not needed.", "job")
-JOB_STALE = _gauge("job_stale_returns", "Returns of claims that were not held any more.", "job")
-JOB_MISSING = _gauge("job_missing_payloads", "Claimed requests whose payload was not in the store.", "job")
-JOB_FEEDER_UP = _gauge("job_feeder_up", "Feeders at work: 1 or 0.", "job")
-JOB_FEEDER_WAITING = _gauge("job_feeder_waiting", "A feeder waits at the payload mark: 1 or 0.", "job")
-JOB_FEEDER_LOST = _gauge("job_feeder_lost", "The feeder died before the input was in: 1 or 0.", "job")
-JOB_COLLECTOR_UP = _gauge("job_collector_up", "Collectors at work: 1 or 0.", "job")
-JOB_COLLECTOR_WANTED = _gauge(
-    "job_collector_wanted", "The results are at their mark and nobody collects them: 1 or 0.", "job"
+JOB_FAILED = _gauge("job_failed_requests", "Requests of a job that failed, by class.", "job_id", "class")
+JOB_STATE = _gauge(
+    "job_state",
+    "1 for the state that a job is in; `reason` says who has to act on a paused one (user, config, budget, store).",
+    "job_id",
+    "state",
+    "reason",
 )
-JOB_PICTURES = _gauge("job_encoded_pictures", "Pictures that the job's feeder has made fit to send.", "job")
-JOB_PICTURES_READ_BYTES = _gauge("job_pictures_read_bytes", "Bytes of these pictures before.", "job")
-JOB_PICTURES_SENT_BYTES = _gauge("job_pictures_sent_bytes", "Bytes of these pictures after.", "job")
-JOB_ENCODER_SECONDS = _gauge("job_encoder_seconds", "Time that encoders have spent on them.", "job")
+JOB_AGE_SECONDS = _gauge(
+    "job_age_seconds", "Time since an unfinished job was made; its first requests wait since.", "job_id"
+)
+JOB_SUSPECTS = _gauge("job_suspect_requests", "Waiting requests that a worker died with and that run apart.", "job_id")
+JOB_PAYLOAD_BYTES = _gauge("job_payload_bytes", "Bytes of requests that the store holds for a job.", "job_id")
+JOB_PAYLOAD_MARK = _gauge("job_payload_mark_bytes", "Above it the job's feeder waits.", "job_id")
+JOB_RESULTS = _gauge("job_uncollected_results", "Results that no collector has taken yet.", "job_id")
+JOB_RESULTS_BYTES = _gauge("job_uncollected_bytes", "Bytes of these results.", "job_id")
+JOB_RESULTS_MARK = _gauge("job_results_mark_bytes", "Above it no fresh request is handed out.", "job_id")
+JOB_ATTEMPTS = _gauge("job_attempts", "Calls made for the requests that are done.", "job_id")
+JOB_TOKENS = _gauge("job_tokens", "Tokens of the results of a job.", "job_id", "direction")
+JOB_REDELIVERED = _gauge("job_redelivered_requests", "Requests taken from a dead or expired worker so far.", "job_id")
+JOB_DUPLICATES = _gauge("job_duplicate_results", "Results that came late and were not needed.", "job_id")
+JOB_STALE = _gauge("job_stale_returns", "Returns of claims that were not held any more.", "job_id")
+JOB_MISSING = _gauge("job_missing_payloads", "Claimed requests whose payload was not in the store.", "job_id")
+JOB_FEEDER_UP = _gauge("job_feeder_up", "Feeders at work: 1 or 0.", "job_id")
+JOB_FEEDER_WAITING = _gauge("job_feeder_waiting", "A feeder waits at the payload mark: 1 or 0.", "job_id")
+JOB_FEEDER_LOST = _gauge("job_feeder_lost", "The feeder died before the input was in: 1 or 0.", "job_id")
+JOB_COLLECTOR_UP = _gauge("job_collector_up", "Collectors at work: 1 or 0.", "job_id")
+JOB_COLLECTOR_WANTED = _gauge(
+    "job_collector_wanted", "The results are at their mark and nobody collects them: 1 or 0.", "job_id"
+)
+JOB_PICTURES = _gauge("job_encoded_pictures", "Pictures that the job's feeder has made fit to send.", "job_id")
+JOB_PICTURES_READ_BYTES = _gauge("job_pictures_read_bytes", "Bytes of these pictures before.", "job_id")
+JOB_PICTURES_SENT_BYTES = _gauge("job_pictures_sent_bytes", "Bytes of these pictures after.", "job_id")
+JOB_ENCODER_SECONDS = _gauge("job_encoder_seconds", "Time that encoders have spent on them.", "job_id")

@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 from tests.support.queues import COLLECTOR, FEEDER, claim, fed_job, feed, finish, make_job
 from tests.support.wait import wait_until
 
+from gristmill.contract.failure import FailureClass
 from gristmill.contract.lifecycle import PauseReason
 from gristmill.queue import feedstats, registry
 from gristmill.queue.feedstats import FeedStats
@@ -227,3 +228,21 @@ async def test_feed_stats_are_read_in_one_go(redis, count):
         await feedstats.publish(redis, job, FeedStats(pictures=n))
     got = await feedstats.read(redis, [*jobs, "silent"] if jobs else [])
     assert {job: stats.pictures for job, stats in got.items()} == {job: n for n, job in enumerate(jobs)}
+
+
+async def test_why_a_job_is_paused_is_shown(redis):
+    """Its state with who has to act, its age, and what failed by class; a finished one has no age."""
+    queue = await fed_job(redis, 4)
+    await queue.pause(PauseReason.CONFIG, "the key is refused")
+    look = StoreLook(redis)
+    await look.once()
+    got = shown(look)
+    assert got["gristmill_job_state", queue.job, "paused", "config"] == 1
+    assert 0 <= got["gristmill_job_age_seconds", queue.job] < 60
+    await queue.resume()
+    await finish(queue, "w1", (await claim(queue, "w1", 4)).claimed, FailureClass.BAD_REQUEST)
+    await look.once()
+    got = shown(look)
+    assert got["gristmill_job_state", queue.job, "complete", "none"] == 1
+    assert got["gristmill_job_failed_requests", queue.job, "bad_request"] == 4
+    assert ("gristmill_job_age_seconds", queue.job) not in got

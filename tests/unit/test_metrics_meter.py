@@ -14,7 +14,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from gristmill.contract import record
 from gristmill.contract.failure import FailureClass
 from gristmilld import metricsdir
-from gristmilld.meter import EndpointState, WorkerMetrics, WorkerState
+from gristmilld.meter import EndpointState, ValueFiles, WorkerMetrics, WorkerState
 from gristmilld.metrics import OK
 
 IDLE = WorkerState(slots=8, in_flight=0, text_bytes=0, picture_bytes=0, max_bytes=100, endpoints=[])
@@ -125,7 +125,7 @@ def test_a_second_flush_adds_nothing(files):
     meter = WorkerMetrics.open("worker-0", ["a"])
     meter.attempt("a", OK, 10, 5, 7, 8)
     meter.settled("a", encoded(None))
-    meter.committed(returned=2, new=3, dup=1, stale=0, ahead=0)
+    meter.committed(took_s=0.004, returned=2, new=3, dup=1, stale=0, ahead=0)
     meter.claimed(5)
     for _ in range(3):
         meter.flush(IDLE)
@@ -134,6 +134,8 @@ def test_a_second_flush_adds_nothing(files):
     assert files.value("gristmill_tokens_total", endpoint="a", direction="prompt") == 7
     assert files.value("gristmill_requests_total", endpoint="a", **{"class": "ok"}) == 1
     assert files.value("gristmill_committed_results_total", status="new") == 3
+    assert files.value("gristmill_commit_duration_seconds_bucket", le="0.0025") == 0
+    assert files.value("gristmill_commit_duration_seconds_bucket", le="0.005") == 1
     assert files.value("gristmill_committed_results_total", status="duplicate") == 1
     assert files.value("gristmill_returned_requests_total") == 2
     assert files.value("gristmill_claimed_requests_total") == 5
@@ -145,6 +147,15 @@ def test_series_start_at_zero(files):
     assert files.value("gristmill_attempts_total", endpoint="a", outcome="ok") == 0
     assert files.value("gristmill_committed_results_total", status="stale") == 0
     assert files.value("gristmill_leases_lost_total") == 0
+
+
+def test_processor_time_is_counted_once(files):
+    """What the process has used by each flush, not the sum of what was read."""
+    used_s = iter([0.5, 2.0])
+    meter = WorkerMetrics(["a"], ValueFiles(files.folder, "worker-0"), cpu=lambda: next(used_s))
+    meter.flush(IDLE)
+    meter.flush(IDLE)
+    assert files.value("gristmill_cpu_seconds_total", process="worker-0") == 2.0
 
 
 def test_gauges_follow_the_state(files):

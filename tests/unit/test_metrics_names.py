@@ -12,7 +12,7 @@ from gristmilld.metrics import Kind, Metric
 ALL = [value for value in vars(metrics).values() if isinstance(value, Metric)]
 BOUNDED_LABELS = {
     "endpoint", "outcome", "class", "direction", "result", "status", "process", "state", "cause", "version", "place",
-    "kind",
+    "reason", "kind",
 }  # fmt: skip
 
 
@@ -30,9 +30,10 @@ def test_a_name_says_its_unit(metric):
 def test_labels_are_bounded(metric):
     """Only gauges from the store bear a job id, and there the number of jobs is limited."""
     by_job = metric.name.startswith("gristmill_job_")
-    assert ("job" in metric.labels) == by_job
+    assert ("job_id" in metric.labels) == by_job
+    assert "job" not in metric.labels, "Prometheus would rename it"
     assert not by_job or metric.kind is Kind.GAUGE
-    assert set(metric.labels) - {"job"} <= BOUNDED_LABELS
+    assert set(metric.labels) - {"job_id"} <= BOUNDED_LABELS
 
 
 def test_no_name_is_given_twice():

@@ -13,7 +13,7 @@ from gristmill.contract.lifecycle import TERMINAL, JobState
 from gristmill.queue.feedstats import FeedStats
 from gristmill.queue.replies import JobSnapshot
 from gristmilld import metrics
-from gristmilld.metrics import MOST_JOBS, OTHER_JOBS, Kind, Metric
+from gristmilld.metrics import MOST_JOBS, NO_REASON, OTHER_JOBS, Kind, Metric
 from gristmilld.metricsdir import Supervision
 from gristmilld.server.look import StoreView
 
@@ -59,6 +59,8 @@ def _of_jobs(view: StoreView) -> Iterator[Value]:
         label = job.job if place < MOST_JOBS else OTHER_JOBS
         for metric, labels, value in _of_job(job, view.feeds.get(job.job)):
             yield metric, (label, *labels), value
+        if label != OTHER_JOBS and job.state not in TERMINAL:  # a sum of ages says nothing
+            yield metrics.JOB_AGE_SECONDS, (label,), (job.now_ms - job.created_at_ms) / 1000
 
 
 def _of_job(job: JobSnapshot, feed: FeedStats | None) -> Iterator[Value]:
@@ -71,6 +73,9 @@ def _of_job(job: JobSnapshot, feed: FeedStats | None) -> Iterator[Value]:
     }
     for place, count in places.items():
         yield metrics.JOB_REQUESTS, (place,), count
+    yield metrics.JOB_STATE, (job.state.value, job.reason.value if job.reason else NO_REASON), 1
+    for cls, count in job.by_class.items():
+        yield metrics.JOB_FAILED, (cls.value,), count
     yield metrics.JOB_TOKENS, ("prompt",), job.prompt_tokens
     yield metrics.JOB_TOKENS, ("completion",), job.completion_tokens
     plain = {

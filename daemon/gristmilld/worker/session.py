@@ -14,7 +14,7 @@ import logging
 
 import msgspec
 
-from gristmill.contract.lifecycle import JobState, PauseReason
+from gristmill.contract.lifecycle import TERMINAL, JobState, PauseReason
 from gristmill.contract.manifest import Manifest
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.replies import Claimed, ClaimReply, ClaimStatus, CommitStatus, RenewStatus, Returned
@@ -77,6 +77,8 @@ class Session:
         self._pause: str | None = None
         self._turn = asyncio.Lock()
         self.gone = False
+        self.abandoned = False
+        """Whoever makes the calls has ended those of this job."""
 
     @property
     def job(self) -> str:
@@ -94,6 +96,11 @@ class Session:
     @property
     def leased(self) -> bool:
         return self._leased
+
+    @property
+    def over(self) -> bool:
+        """The job has ended or is gone: no answer of it will be taken any more."""
+        return self.gone or self.state in TERMINAL
 
     @property
     def settle_due(self) -> bool:
@@ -157,10 +164,16 @@ class Session:
             if self.queue.rolled_back:
                 self._after_rollback()
             while not self.gone and (batch := self._buffer.peek()):
+                begun_s = self._clock()
                 reply = await self.queue.commit(self.token, batch.finished, batch.returned)
                 self._buffer.drop(batch)
                 self._meter.committed(
-                    returned=len(batch.returned), new=reply.new, dup=reply.dup, stale=reply.stale, ahead=reply.ahead
+                    took_s=self._clock() - begun_s,
+                    returned=len(batch.returned),
+                    new=reply.new,
+                    dup=reply.dup,
+                    stale=reply.stale,
+                    ahead=reply.ahead,
                 )
                 for index in batch.indices():
                     self._held.pop(index, None)
