@@ -153,7 +153,7 @@ async def test_the_key_guards_models_and_calls(http, standin):
 
 
 async def test_stats_count_bodies_and_statuses(http, standin):
-    """The same body twice is one distinct body; a cut connection is counted as cut; a reset starts from nought."""
+    """The same body twice is one distinct body; a cut one is counted as cut and as planted; a reset starts from nought."""
     for text in ("a", "b", "b"):
         await ask(http, standin, {"prompt": text}, "/completions")
     standin.control(faults=[{"kind": "reset"}])
@@ -161,10 +161,11 @@ async def test_stats_count_bodies_and_statuses(http, standin):
         await ask(http, standin, {"prompt": "c"}, "/completions")
     stats = standin.stats
     assert (stats["requests"], stats["distinct"], stats["by_status"]) == (4, 3, {"200": 3, "cut": 1})
+    assert stats["faulted"] == {"reset": 1}
     async with http.post(standin.root + "/stats/reset") as response:
         assert response.status == 200
     assert standin.stats == {
-        "requests": 0, "distinct": 0, "images": 0, "in_flight": 0, "in_flight_max": 0, "by_status": {},
+        "requests": 0, "distinct": 0, "images": 0, "in_flight": 0, "in_flight_max": 0, "by_status": {}, "faulted": {},
     }  # fmt: skip
 
 

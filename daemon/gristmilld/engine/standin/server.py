@@ -185,6 +185,7 @@ class StandIn:
                 fault = candidate
                 break
         if fault is not None:
+            self.stats.faulted[str(fault.status) if fault.kind == "status" else fault.kind] += 1
             if fault.kind not in {"stall_mid", "idle_cut"} and fault.delay_s:
                 await asyncio.sleep(fault.delay_s)
             broken = self._broken(fault, request, body)

@@ -12,7 +12,10 @@ CUT = "cut"
 
 
 class Stats:
-    """Counters; `distinct` counts different bodies by a 128-bit hash, so a body sent twice shows."""
+    """Counters; `distinct` counts different bodies by a 128-bit hash, so a body sent twice shows.
+
+    `faulted` counts the requests that a planted fault took, by status or kind: the others were honestly worked on.
+    """
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -25,6 +28,7 @@ class Stats:
         self.images = 0
         self.in_flight_max = self.in_flight
         self.by_status: Counter[str] = Counter()
+        self.faulted: Counter[str] = Counter()
         self._bodies: set[bytes] = set()
 
     def begin(self, body: bytes) -> None:
@@ -42,5 +46,6 @@ class Stats:
                 "in_flight": self.in_flight,
                 "in_flight_max": self.in_flight_max,
                 "by_status": self.by_status,
+                "faulted": self.faulted,
             }
         )
