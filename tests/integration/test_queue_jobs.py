@@ -6,7 +6,19 @@ import asyncio
 
 import pytest
 from redis.asyncio import Redis
-from tests.support.queues import COLLECTOR, FEEDER, TTL_MS, claim, collect_all, fed_job, feed, finish, make_job
+from tests.support.queues import (
+    COLLECTOR,
+    FEEDER,
+    TTL_MS,
+    claim,
+    collect_all,
+    fed_job,
+    feed,
+    finish,
+    give_back,
+    make_job,
+)
+from tests.support.wait import wait_until
 
 from gristmill.contract import keys
 from gristmill.contract.lifecycle import PauseReason
@@ -104,6 +116,19 @@ async def test_removing_an_old_incarnation_spares_the_new_one(redis: Redis):
     assert (await new.snapshot()).state == "running"
 
 
+async def test_a_run_that_does_not_follow_is_a_gap(redis: Redis):
+    """By its number or by its first index; one that is there is a duplicate. The cursor says where to go on."""
+    queue = await make_job(redis)
+    await feed(queue, 0, 0, 10)
+    for run, first in ((2, 10), (1, 11), (1, 9)):
+        reply = await feed(queue, run, first, 5)
+        assert (reply.status, reply.sealed_runs, reply.cursor) == ("GAP", 1, b"10")
+    reply = await feed(queue, 0, 0, 10)
+    assert (reply.status, reply.cursor) == ("DUP", b"10")
+    await queue.close(1, 10)
+    assert (await feed(queue, 1, 10, 5)).status == "CLOSED"
+
+
 async def test_one_feeder_at_a_time(redis: Redis):
     """A second feeder is told who is at work; once the lease has run out it takes over, and the first is refused."""
     queue = await make_job(redis, leases=False)
@@ -179,6 +204,45 @@ async def test_expiry_keeps_what_is_done_and_frees_the_rest(redis: Redis):
     assert (await queue.snapshot()).in_flight == 0
     assert sorted(await collect_all(queue)) == [0, 1, 2, 3]
     assert await registry.runnable(redis) == []
+
+
+async def test_nothing_is_handed_out_after_the_deadline(redis: Redis):
+    """Also before anybody has ended the job; what was claimed in time may still be answered for a moment."""
+    now_ms = await registry.now_ms(redis)
+    queue = await fed_job(redis, 10, deadline_ms=now_ms + 300)
+    claimed = (await claim(queue, "w", 4)).claimed
+    assert len(claimed) == 4
+
+    async def passed() -> bool:
+        return await registry.now_ms(redis) >= now_ms + 300
+
+    await wait_until(passed, description="the deadline has passed")
+    assert (await claim(queue, "w", 4)).status == "EMPTY"
+    seen = await queue.snapshot()
+    assert (seen.state, seen.deadline_ms, seen.is_late) == ("running", now_ms + 300, False)
+    assert (await finish(queue, "w", claimed)).new == 4
+
+    async def late() -> bool:
+        return (await queue.snapshot()).is_late
+
+    await wait_until(late, description="the moment for late arrivals is over")
+
+
+async def test_the_first_claim_is_remembered_whatever_happens_since(redis: Redis):
+    """Returns, reaps and crashes keep the time of the first claim, from which the age of a request counts."""
+    queue = await fed_job(redis, 3)
+    first = (await claim(queue, "w1", 3)).claimed
+    assert {c.age_ms for c in first} == {0}
+    await give_back(queue, "w1", first[:1])
+    await give_back(queue, "w1", first[1:2], charged=1)
+    await queue.reap("w1", force=True, crashed=False)
+    for token, crashed in (("w2", False), ("w3", True)):
+        again = (await claim(queue, token, 3)).claimed
+        assert [c.first_ms for c in again] == [first[0].claim] * 3
+        await queue.reap(token, force=True, crashed=crashed)
+    suspects = (await claim(queue, "w4", 3, suspects=True)).claimed
+    assert {c.first_ms for c in suspects} == {first[0].claim}
+    assert all(c.age_ms == c.claim - first[0].claim for c in suspects)
 
 
 async def test_settle_frees_what_a_dead_caller_left(redis: Redis):

@@ -145,6 +145,7 @@ async def test_suspects_do_not_hide_other_retries(redis: Redis):
     await claim(queue, "w1", 30)
     await queue.reap("w1", force=True, crashed=True)
     later = (await claim(queue, "w2", 10)).claimed
+    assert indices(later) == list(range(30, 40))
     await give_back(queue, "w2", later)
     again = await claim(queue, "w2", 10)
     assert indices(again.claimed) == indices(later)

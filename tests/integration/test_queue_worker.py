@@ -81,6 +81,7 @@ async def test_the_first_requests_go_alone_until_the_setup_is_proven(redis: Redi
     other = await claim(queue, "w2", 30)
     assert (other.status, other.alone) == ("EMPTY", True)
     await finish(queue, "w1", first.claimed[:1], FailureClass.BAD_INPUT)
+    assert (await claim(queue, "w2", 30)).status == "EMPTY"
     assert len((await claim(queue, "w1", 30)).claimed) == 1
     assert not (await queue.snapshot()).proven
     await finish(queue, "w1", first.claimed[1:2], FailureClass.CONTEXT_LENGTH)
@@ -146,6 +147,36 @@ async def test_a_late_record_leaves_waiting_whatever_else_the_batch_holds(redis:
     reply = await finish(queue, "w1", [held, taken])
     assert (reply.new, reply.dup) == (1, 1)
     await check_invariants(redis, queue)
+
+
+async def test_a_late_record_of_a_suspect_ends_the_suspicion(redis: Redis):
+    """A worker that was given up comes back with its answer: the index is done, and is in no queue."""
+    queue = await fed_job(redis, 10)
+    claimed = (await claim(queue, "w", 2)).claimed
+    await queue.reap("w", force=True, crashed=True)
+    assert (await finish(queue, "w", claimed)).new == 2
+    assert (await queue.snapshot()).suspects == 0
+    await check_invariants(redis, queue)
+
+
+async def test_a_done_index_is_never_handed_out(redis: Redis):
+    """Records sent again after a lost suffix may lie before the hand-out position, or among what is due."""
+    queue = await fed_job(redis, 20)
+    due = (await claim(queue, "w", 2)).claimed
+    await give_back(queue, "w", due)
+    ahead = [Finished(i, i // 10, record_of(i)) for i in (3, 5, 6, 12)]
+    assert (await queue.commit("again", ahead, [])).new == 4
+    await redis.setbit(queue.keys.done, 1, 1)
+    got = indices((await claim(queue, "w", 20)).claimed)
+    assert got == [0, 2, 4, 7, 8, 9, 10, 11, *range(13, 20)]
+
+
+async def test_indices_that_the_store_does_not_have_are_counted_and_not_kept(redis: Redis):
+    """They were sealed in a suffix that is lost: the feeder will seal them again."""
+    queue = await fed_job(redis, 10, close=False)
+    reply = await queue.commit("w", [Finished(i, i // 10, record_of(i)) for i in (9, 10, 500)], [])
+    assert (reply.new, reply.ahead) == (1, 2)
+    await check_invariants(redis, queue, lost_suffix=True)
 
 
 async def test_counters_come_from_the_records_themselves(redis: Redis):
