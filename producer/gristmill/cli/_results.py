@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +14,7 @@ from gristmill.cli._feeding import FeederKeeper
 from gristmill.cli._interrupt import interrupts
 from gristmill.cli._jobs import DaemonCount
 from gristmill.cli._making import new_job_id
+from gristmill.cli._neighbours import holder, is_dead_neighbour
 from gristmill.cli._output import Output
 from gristmill.cli._session import Store
 from gristmill.cli._talk import Talk, say
@@ -64,7 +63,8 @@ async def collect_into(
             work.close()
             raise
         output = Output(work)
-        token, holder = f"results-{new_job_id()}", f"producer results, {socket.gethostname()} pid {os.getpid()}"
+        collector = (await queue.snapshot()).collector
+        take = take or (collector is not None and is_dead_neighbour(collector.holder))
         with contextlib.closing(output), Talk(manifest.name) as talk:
             daemons = DaemonCount(store, manifest.pool)
             watcher = Watcher(queue, store, talk, scale=scale, ends_paused=needs_somebody, trouble=daemons.trouble)
@@ -72,8 +72,8 @@ async def collect_into(
                 queue,
                 work,
                 watcher,
-                token=token,
-                holder=holder,
+                token=f"results-{new_job_id()}",
+                holder=holder("results"),
                 feeder=make_feeder(talk.say) if make_feeder else None,
                 grow=output.grow,
                 take=take,
