@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -27,6 +28,11 @@ _WHITE = (255, 255, 255)
 _MAX_JPEG_SIDE = 65_500
 _FULL_CHROMA_QUALITY = 90
 """From here on colour is kept at full resolution: thin coloured text on colour would blur otherwise."""
+_ORIENTATION = 0x0112
+_UPRIGHT = 1
+
+Save = Callable[[Image.Image, int, int], bytes]
+"""Picture, quality and Pillow's number for the subsampling -> JPEG."""
 
 
 class Encoded(msgspec.Struct, frozen=True):
@@ -56,7 +62,23 @@ def encode_picture(data: bytes, options: ImageOptions) -> Encoded:
         raise PictureError("it is not a picture of a known format") from None
     except Exception as error:  # noqa: BLE001 -- decoders raise whatever a crafted file makes them raise
         raise PictureError(_reason(error)) from None
-    return _within_bytes(picture, options)
+    return within_bytes(picture, options)
+
+
+def prepare(picture: Image.Image, options: ImageOptions) -> Image.Image:
+    """A decoded picture as it is to be encoded: upright, RGB or grey, within `max_pixels`; `picture` is not changed.
+
+    Raises:
+        PictureError: it has no pixels, or too many.
+    """
+    pixels = picture.width * picture.height
+    if pixels < 1:
+        raise PictureError("it has no pixels")
+    if pixels > options.bomb_pixels:
+        raise PictureError(f"it has {picture.width} x {picture.height} pixels, more than {options.bomb_pixels:,}")
+    if picture.getexif().get(_ORIENTATION, _UPRIGHT) != _UPRIGHT:  # else it would be copied for nothing
+        picture = ImageOps.exif_transpose(picture)
+    return _within_pixels(_plain(picture), options.max_pixels)
 
 
 def _reason(error: Exception) -> str:
@@ -152,24 +174,32 @@ def _scaled(picture: Image.Image, scale: float) -> Image.Image:
     return picture.resize(size, Image.Resampling.LANCZOS)
 
 
-def _within_bytes(picture: Image.Image, options: ImageOptions) -> Encoded:
-    """Less quality first, then fewer pixels at a middle quality."""
-    limit = options.max_bytes
+def within_bytes(picture: Image.Image, options: ImageOptions, save: Save | None = None) -> Encoded:
+    """A prepared picture as a JPEG of at most `max_bytes`: less quality first, then fewer pixels at a middle quality.
+
+    Raises:
+        PictureError: it is too large even when stepped down.
+    """
+    limit, save = options.max_bytes, save or _save
     data = b""
     for quality in (options.quality, *(q for q in _QUALITIES if q < options.quality)):
-        data = _jpeg(picture, quality)
+        data = save(picture, quality, _subsampling(quality))
         if not limit or len(data) <= limit:
             return Encoded(data, *picture.size)
     for scale in _SCALES:
         smaller = _scaled(picture, scale)
-        data = _jpeg(smaller, min(options.quality, 75))
+        quality = min(options.quality, 75)
+        data = save(smaller, quality, _subsampling(quality))
         if len(data) <= limit:
             return Encoded(data, *smaller.size)
     raise PictureError(f"it still has {len(data):,} bytes when stepped down, the limit is {limit:,}")
 
 
-def _jpeg(picture: Image.Image, quality: int) -> bytes:
+def _subsampling(quality: int) -> int:
+    return 0 if quality >= _FULL_CHROMA_QUALITY else 2
+
+
+def _save(picture: Image.Image, quality: int, subsampling: int) -> bytes:
     out = io.BytesIO()
-    subsampling = 0 if quality >= _FULL_CHROMA_QUALITY else 2
     picture.save(out, "JPEG", quality=quality, subsampling=subsampling)
     return out.getvalue()
