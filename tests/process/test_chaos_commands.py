@@ -1,4 +1,4 @@
-"""A command that was killed goes on at once when it is given again: what a dead process of this machine held is free."""
+"""A killed command goes on at once when it is given again: what a dead process of this machine held is free."""
 
 from __future__ import annotations
 
