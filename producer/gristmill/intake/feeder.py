@@ -15,7 +15,9 @@ What holds, whatever dies:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -25,12 +27,12 @@ from gristmill.intake.encode import Entry
 from gristmill.intake.errors import FeedError, InputError
 from gristmill.intake.feeder_store import FeederStore, Patience
 from gristmill.intake.lines_seen import LinesSeen, Notice, Report
-from gristmill.intake.options import EncodeOptions
+from gristmill.intake.options import EncodeOptions, OnBadLine
 from gristmill.intake.pictures import PictureStore
-from gristmill.intake.pipeline import Pipeline
+from gristmill.intake.pipeline import Pipeline, Start
 from gristmill.intake.plan import Plan
 from gristmill.intake.runs import Cursor, RunBuilder
-from gristmill.intake.selection import Selection, select
+from gristmill.intake.selection import select
 from gristmill.intake.source import require_unchanged
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.replies import CloseStatus, Run, SealReply, SealStatus
@@ -38,6 +40,23 @@ from gristmill.queue.replies import CloseStatus, Run, SealReply, SealStatus
 RUN_AGE_S = 0.2
 _TORN_TRIES = 3
 _GUESS_LINE_BYTES = 500
+
+
+class Entries(Protocol):
+    """What is fed: the entries of an input in order, as `Pipeline` gives them."""
+
+    @property
+    def ended(self) -> bool:
+        """Nothing will come any more."""
+
+    async def ready(self, timeout_s: float | None = None) -> list[Entry]:
+        """The next entries: at least one unless the input has ended or the time is up."""
+
+    async def close(self) -> None:
+        """Drop what is ahead."""
+
+
+OpenEntries = Callable[[Start], Entries]
 
 
 class FeedResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +125,41 @@ async def feed(
         if strict:
             await asyncio.to_thread(require_unique, source.path, max_line_bytes=options.max_line_bytes, limit=limit)
         selection = await asyncio.to_thread(select, source.path, limit, sample, max_line_bytes=options.max_line_bytes)
-        return await _Feeder(store, source, options, plan, pictures, selection, seen, report).run()
+
+        def open_pipeline(start: Start) -> Pipeline:
+            take = None if plan is None else plan.take
+            return Pipeline(source.path, options, pictures, start=start, selection=selection, take=take)
+
+        return await _Feeder(store, source.path, open_pipeline, options.on_bad_line, plan, seen, report).run()
+    finally:
+        await asyncio.shield(_wind_up(store, pictures, seen))
+
+
+async def feed_entries(
+    queue: LeaseQueue,
+    open_entries: OpenEntries,
+    pictures: PictureStore,
+    token: str,
+    holder: str,
+    report: Report,
+    *,
+    run_age_s: float,
+) -> FeedResult:
+    """Feed the job from entries that do not come from a file, until they end and the job is closed.
+
+    Args:
+        open_entries: the entries from a place on; asked for a place again when the store has lost its latest runs.
+        pictures: closed at the end.
+        run_age_s: a run waits no longer than this for more requests.
+
+    Raises:
+        FeedError: see `feed`; and what `open_entries` and its entries raise.
+    """
+    store = FeederStore(queue, token, holder, report, pictures.stats)
+    seen = LinesSeen(report, expected_lines=0, on_bad_line="record")
+    try:
+        await store.take()
+        return await _Feeder(store, "", open_entries, "record", None, seen, report, run_age_s).run()
     finally:
         await asyncio.shield(_wind_up(store, pictures, seen))
 
@@ -123,22 +176,22 @@ class _Feeder:
     def __init__(
         self,
         store: FeederStore,
-        source: Source,
-        options: EncodeOptions,
+        name: str,
+        open_entries: OpenEntries,
+        on_bad_line: OnBadLine,
         plan: Plan | None,
-        pictures: PictureStore,
-        selection: Selection,
         seen: LinesSeen,
         report: Report,
+        run_age_s: float = RUN_AGE_S,
     ) -> None:
         self._store = store
-        self._source = source
-        self._options = options
+        self._name = name
+        self._open = open_entries
+        self._on_bad_line = on_bad_line
         self._plan = plan
-        self._pictures = pictures
-        self._selection = selection
         self._seen = seen
         self._report = report
+        self._run_age_s = run_age_s
         self._loop = asyncio.get_running_loop()
         self._stand(0, Cursor())
 
@@ -186,14 +239,7 @@ class _Feeder:
         """From where we stand to the end of the input, then close."""
         if self._plan is not None:
             self._plan.rewind(self._carried)
-        pipeline = Pipeline(
-            self._source.path,
-            self._options,
-            self._pictures,
-            start=self._cursor().start,
-            selection=self._selection,
-            take=None if self._plan is None else self._plan.take,
-        )
+        pipeline = self._open(self._cursor().start)
         try:
             while not pipeline.ended:
                 await self._step(pipeline)
@@ -203,24 +249,24 @@ class _Feeder:
             await self._seal()
         await self._close()
 
-    async def _step(self, pipeline: Pipeline) -> None:
+    async def _step(self, pipeline: Entries) -> None:
         timeout_s = None
         if self._run.count:
-            timeout_s = max(0.0, self._run.begun_at_s + RUN_AGE_S - self._loop.time())
+            timeout_s = max(0.0, self._run.begun_at_s + self._run_age_s - self._loop.time())
         for entry in await pipeline.ready(timeout_s):
             self._take(entry)
             if self._run.full:
                 await self._seal()
-        if self._run.count and self._loop.time() >= self._run.begun_at_s + RUN_AGE_S:
+        if self._run.count and self._loop.time() >= self._run.begun_at_s + self._run_age_s:
             await self._seal()
 
     def _take(self, entry: Entry) -> None:
         """Into the run, or onto the carried lines, or past it."""
         self._seen.see(entry)
         self._line, self._offset, self._place = entry.line, entry.offset_after, entry.place + 1
-        if entry.refused is not None and self._options.on_bad_line != "record":
-            if self._options.on_bad_line == "fail":
-                raise InputError(f"{self._source.path}: line {entry.line} {entry.refused.reason}")
+        if entry.refused is not None and self._on_bad_line != "record":
+            if self._on_bad_line == "fail":
+                raise InputError(f"{self._name}: line {entry.line} {entry.refused.reason}")
             return
         if entry.carried is not None and self._plan is not None:
             self._plan.carry(self._ordinal, entry.carried)
