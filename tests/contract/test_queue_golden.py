@@ -87,6 +87,7 @@ MANIFEST = manifest.Manifest(
     results_mark_bytes=2000,
     block_size=64,
     deadline_ms=1_800_000_000_000,
+    request_deadline_ms=60_000,
 )
 
 CASES = {

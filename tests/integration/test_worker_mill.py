@@ -274,15 +274,16 @@ async def test_a_poisoned_request_is_failed_without_being_run(redis: Redis) -> N
 async def test_a_late_answer_of_another_worker_is_not_doubled(redis: Redis) -> None:
     """Somebody else answered first: this worker's own answer is counted as dup and dropped."""
     async with Standin(latency=0.3) as standin, worker(redis, standin.url):
-        queue = await sealed_job(redis, [chat(0)], first_alone=0)
-        await wait_until(lambda: standin.stats["in_flight"] == 1, description="it is in flight")
+        queue = await sealed_job(redis, [chat(0), chat(1)], first_alone=0)
+        await wait_until(lambda: standin.stats["in_flight"] == 2, description="both are in flight")
         await queue.commit("zombie", [Finished(0, 0, record_of(0))], [])
 
         async def late() -> bool:
             return (await queue.snapshot()).dup == 1
 
         await wait_until(late, description="the late answer was seen")
-        assert (await queue.snapshot()).done == 1
+        await until(queue, JobState.COMPLETE)
+        assert (await queue.snapshot()).done == 2
 
 
 @pytest.mark.parametrize("change", ["grown", "rewritten", "outside"])

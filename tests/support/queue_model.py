@@ -23,13 +23,14 @@ class Past:
     crashes: int = 0
     cohort: int = 0
     alone: int = 0
+    first: int = 0
 
     @property
     def poison(self) -> bool:
         return self.alone >= 2
 
     def as_tuple(self) -> tuple[int, ...]:
-        return (self.attempts, self.crashes, self.cohort, self.alone)
+        return (self.attempts, self.crashes, self.cohort, self.alone, self.first)
 
 
 @dataclass
@@ -132,6 +133,7 @@ class Model:
         for c in claimed:
             past = self.past.get(c.index, Past())
             assert (c.attempts, c.crashes, c.poison) == (past.attempts, past.crashes, past.poison)
+            assert c.first_ms == past.first, "the time of its first claim changed"
             first, count = self.runs[c.run]
             assert first <= c.index < first + count, "a wrong run"
             self.waiting.pop(c.index, None)
@@ -197,9 +199,15 @@ class Model:
         del holds[back.index]
         if not ended and back.index not in self.records:
             (self.suspects if value < 0 else self.waiting)[back.index] = back.delay_ms == 0
-            if back.charged:
-                self.past.setdefault(back.index, Past()).attempts += back.charged
+            past = self._seen(back.index, value)
+            past.attempts += back.charged
         return True
+
+    def _seen(self, index: int, claim: int) -> Past:
+        """The history of an index that was held under `claim`."""
+        past = self.past.setdefault(index, Past())
+        past.first = past.first or abs(claim)
+        return past
 
     def reap(self, token: str, *, crashed: bool) -> tuple[str, int]:
         if token not in self.tokens:
@@ -208,7 +216,8 @@ class Model:
         self.tokens.discard(token)
         moved = [i for i in holds if i not in self.records and self.state not in ENDED]
         for index in moved:
-            queue = self.suspects if holds[index] < 0 else self.waiting
+            past = self._seen(index, holds[index])
+            queue = self.suspects if holds[index] < 0 and not past.poison else self.waiting
             if crashed:
                 queue = self._blame(index, company=len(holds), was_suspect=holds[index] < 0)
             queue[index] = True

@@ -63,9 +63,23 @@ def snap(**changes: Any) -> JobSnapshot:
 def test_counts_always_add_up():
     """total = ok + failed + waiting + in_flight + not_run, while it runs and when it was cancelled."""
     for state in (JobState.RUNNING, JobState.CANCELLED):
-        s = _jobview.summarise(snap(state=state, in_flight=0 if state == JobState.CANCELLED else 64))
+        s = _jobview.summarise(snap(state=state, in_flight=64))
         assert s.total == s.ok + s.failed + s.waiting + s.in_flight + s.not_run == 1000
         assert bool(s.not_run) == (state == JobState.CANCELLED)
+
+
+def test_status_shows_the_deadline():
+    """In UTC, with what is left of it; one that has passed says so until the job has been ended."""
+
+    def shown(**changes: Any) -> str:
+        text = "\n".join(_jobview.human(snap(deadline_ms=1_090_000 + 3_600_000, **changes), MANIFEST, 2))
+        (line,) = [x for x in text.splitlines() if x.startswith("deadline")]
+        return line
+
+    assert shown() == "deadline   1970-01-01 01:18:10 UTC, in 1:00:00"
+    assert shown(now_ms=5_000_000) == "deadline   1970-01-01 01:18:10 UTC, passed"
+    assert shown(state=JobState.EXPIRED) == "deadline   1970-01-01 01:18:10 UTC"
+    assert "deadline" not in "\n".join(_jobview.human(RUNNING, MANIFEST, 2))
 
 
 def test_status_shows_failures_most_frequent_first():

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import pytest
 
 from gristmill.cli import _children, _ending, _making, _session
 from gristmill.cli._errors import BadUsageError
 from gristmill.cli._options import JobOptions
+from gristmill.cli._units import Deadline
 from gristmill.intake.options import EncodeOptions
 from gristmill.preflight import Unusable, Usable
 
@@ -126,14 +128,19 @@ def test_options_reach_manifest_and_encoding(tmp_path: Path):
     path.write_text(NAMED)
     argv = [str(path), "-m", "m", "--set", "temperature=0", "--set", "stop=x", "--system", "s", "--max-failures", "5%"]
     argv += ["--payload-mark", "64MB", "--timeout-total", "10m", "--max-attempts", "7", "--max-pixels", "1000"]
+    argv += ["--deadline", "90s", "--request-deadline", "1.5m", "--max-in-flight", "9"]
     probe.main(argv, standalone_mode=False)
     (job,) = seen
     options = _making.encode_options(job, inline=True)
     assert (options.model, options.set, options.system) == ("m", {"temperature": 0, "stop": "x"}, "s")
     assert options.image.max_pixels == 1000
     source = _making.open_input(job.input, tmp_path).source
-    manifest = _making.make_manifest(job, options, source, digest="d", endpoints=[], pool=None)
+    manifest = _making.make_manifest(job, options, source, digest="d", endpoints=[], pool=None, now_ms=1_000)
     assert manifest.pool == manifest.job
     assert manifest.name == "in.jsonl"
     assert (manifest.max_failures, manifest.max_failures_percent, manifest.max_attempts) == (0, 5.0, 7)
     assert (manifest.payload_mark_bytes, manifest.timeouts.total_s) == (64_000_000, 600)
+    assert (manifest.deadline_ms, manifest.request_deadline_ms, manifest.max_in_flight) == (91_000, 90_000, 9)
+    past = msgspec.structs.replace(job, deadline=Deadline(None, 999))
+    with pytest.raises(BadUsageError, match="--deadline lies in the past"):
+        _making.make_manifest(past, options, source, digest="d", endpoints=[], pool=None, now_ms=1_000)

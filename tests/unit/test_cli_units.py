@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 
 from gristmill.cli import _units as units
@@ -108,3 +110,31 @@ def test_rates_and_bytes():
         "64 MiB",
         "1.5 GiB",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [
+        ("90s", 1_090_000),
+        ("2d", 1_000_000 + 2 * 86_400_000),
+        ("2026-08-01T06:00Z", 1_785_564_000_000),
+        ("2026-08-01T06:00+02:00", 1_785_556_800_000),
+        ("2026-08-01 06:00:30.5Z", 1_785_564_030_500),
+    ],
+)
+def test_a_deadline_is_a_duration_from_now_or_a_time(text: str, expected_ms: int):
+    """At 1,000 s since the epoch."""
+    assert units.parse_deadline(text).ms(1_000_000) == expected_ms
+
+
+def test_a_deadline_without_a_zone_is_local_time():
+    """As the person who types it means it."""
+    local = datetime(2026, 8, 1, 6).astimezone().timestamp()
+    assert units.parse_deadline("2026-08-01T06:00").ms(0) == round(local * 1000)
+
+
+@pytest.mark.parametrize("text", ["soon", "", "0", "0s", "-3m", "2026-13-01", "99999999d"])
+def test_what_is_no_deadline_is_refused(text: str):
+    """With what it may be."""
+    with pytest.raises(ValueError, match=r"deadline|duration"):
+        units.parse_deadline(text)

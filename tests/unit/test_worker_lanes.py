@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import cast
 
 from tests.support.jobs import chat
@@ -29,8 +30,8 @@ class Runs:
         self.running.popleft()[1].set()
 
 
-def works(*indices: int) -> list[Work]:
-    return [Work(cast("Session", None), Claimed(i, 0, 1), chat(i)) for i in indices]
+def works(*indices: int, session: str = "") -> list[Work]:
+    return [Work(cast("Session", session), Claimed(i, 0, 1), chat(i)) for i in indices]
 
 
 async def test_no_more_run_than_there_are_slots_and_the_next_follows_at_once() -> None:
@@ -90,3 +91,26 @@ async def test_what_has_not_begun_can_be_taken_back() -> None:
     assert lanes.text_bytes == chat(0).text_bytes
     assert await lanes.cancel() == 1
     assert lanes.in_flight == 0
+
+
+async def test_what_runs_of_one_job_can_be_abandoned() -> None:
+    """Its calls end, those of others go on, and the slots take what waits; also one that a lane took up later."""
+    runs = Runs()
+
+    async def run(work: Work) -> None:
+        with suppress(asyncio.CancelledError):  # as the mill does: it becomes an outcome
+            await runs(work)
+
+    lanes = Lanes(2, run)
+    one, other = "one", "other"
+    lanes.add([*works(0, session=one), *works(1, session=other), *works(2, session=other), *works(3, session=one)])
+    await wait_until(lambda: len(runs.running) == 2, description="two run")
+    runs.end_first()
+    await wait_until(lambda: [i for i, _ in runs.running] == [1, 2], description="the first lane runs the third")
+    assert lanes.abandon(cast("Session", one)) == 0
+    assert lanes.abandon(cast("Session", other)) == 2
+    await wait_until(lambda: [i for i, _ in runs.running][2:] == [3], description="a freed lane runs the last")
+    await wait_until(lambda: lanes.free == 1, description="the other one is free")
+    runs.running[2][1].set()
+    await lanes.wait(1)
+    assert (lanes.free, lanes.text_bytes) == (2, 0)

@@ -20,7 +20,6 @@ from gristmill.queue import registry
 from gristmill.queue.errors import JobNotFoundError
 from gristmill.queue.handle import Handle
 from gristmill.queue.leasequeue import LeaseQueue
-from gristmill.queue.replies import JobSnapshot
 from gristmilld.clock import Clock
 from gristmilld.control.reaper import Reaper
 from gristmilld.control.storewatch import StoreWatch
@@ -50,7 +49,6 @@ class Janitor:
         self._lease_ttl_s = lease_ttl_s
         self._clock = clock
         self._cancelling_since_s: dict[str, float] = {}
-        self._deadlines_ms: dict[tuple[str, str], int] = {}
         self._tidy: set[str] = set()
 
     async def round(self) -> None:
@@ -62,7 +60,6 @@ class Janitor:
         await self._reaper.visit_graves()
         jobs = await registry.runnable(self._redis)
         self._cancelling_since_s = {j: s for j, s in self._cancelling_since_s.items() if j in jobs}
-        self._deadlines_ms = {key: d for key, d in self._deadlines_ms.items() if key[0] in jobs}
         for job in jobs:
             try:
                 await self._look_after(await LeaseQueue.attach(self._redis, job))
@@ -81,7 +78,7 @@ class Janitor:
             await self._settle(queue)
         elif seen.state in TERMINAL:
             await registry.unmark_runnable(self._redis, queue.job)
-        elif await self._is_late(queue, seen) and (await queue.expire()).state is JobState.EXPIRED:
+        elif seen.is_late and (await queue.expire()).state is JobState.EXPIRED:
             log.info("the deadline of a job has passed", extra=fields(job=queue.job))
 
     async def _settle(self, queue: LeaseQueue) -> None:
@@ -89,12 +86,6 @@ class Janitor:
         reply = await queue.settle(force=self._clock() - since_s >= CANCEL_GRACE_S)
         if reply.state is JobState.CANCELLED:
             log.info("a job is cancelled", extra=fields(job=queue.job))
-
-    async def _is_late(self, queue: LeaseQueue, seen: JobSnapshot) -> bool:
-        key = (queue.job, queue.epoch)
-        if key not in self._deadlines_ms:
-            self._deadlines_ms[key] = (await queue.manifest()).deadline_ms
-        return 0 < self._deadlines_ms[key] <= seen.now_ms
 
     async def sweep(self) -> None:
         """Look once at all other jobs.

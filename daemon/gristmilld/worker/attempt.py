@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -85,10 +86,22 @@ class Terms(msgspec.Struct, frozen=True):
     max_attempts: int
     timeouts: Timeouts
     keep_truncated: bool
+    deadline_s: float = 0.0
+    """A request without an answer so long after its first claim is failed; 0 is never."""
 
     @classmethod
     def of(cls, manifest: Manifest) -> Terms:
-        return cls(manifest.endpoints, manifest.max_attempts, manifest.timeouts, manifest.on_truncated == "keep")
+        return cls(
+            manifest.endpoints,
+            manifest.max_attempts,
+            manifest.timeouts,
+            manifest.on_truncated == "keep",
+            manifest.request_deadline_ms / 1000,
+        )
+
+    def left_s(self, claimed: Claimed) -> float:
+        """How long a request may still take from the moment of this claim."""
+        return self.deadline_s - claimed.age_ms / 1000 if self.deadline_s else float("inf")
 
 
 def refuse(claimed: Claimed, refusal: Refusal) -> Outcome:
@@ -101,6 +114,12 @@ def poisoned(claimed: Claimed, request: Request) -> Outcome:
     """The outcome of a request that killed its workers: failed, and never run again."""
     failure = Failure(FailureClass.POISON, "workers died while running this request alone; it is not run again")
     return Outcome(claimed, failed_record(request, failure, claimed.attempts))
+
+
+def overdue(claimed: Claimed, request: Request, terms: Terms, made: int = 0) -> Outcome:
+    """The outcome of a request whose own deadline has passed, `made` attempts after this claim."""
+    failure = Failure(FailureClass.DEADLINE, f"no answer within {terms.deadline_s:g} s of its first start")
+    return Outcome(claimed, failed_record(request, failure, claimed.attempts + made), failure=failure)
 
 
 def failed_record(request: Request, failure: Failure, attempts: int) -> bytes:
@@ -119,6 +138,12 @@ def failed_record(request: Request, failure: Failure, attempts: int) -> bytes:
     )
     prompt, completion = (call.prompt_tokens, call.completion_tokens) if call else (0, 0)
     return records.encode(records.Record(failure.cls, attempts, prompt, completion, detail))
+
+
+class _Made(msgspec.Struct):
+    """Attempts of one request that were begun since it was claimed."""
+
+    count: int = 0
 
 
 class Caller:
@@ -147,7 +172,23 @@ class Caller:
             terms: of its job.
             recall: set when requests that only wait should go back to the queue (drain, pause, cancel).
         """
-        charged = made = 0
+        if not terms.deadline_s:
+            return await self._call(claimed, request, load, terms, recall, _Made())
+        made, due_s = _Made(), time.monotonic() + terms.left_s(claimed)
+        try:
+            async with asyncio.timeout(due_s - time.monotonic()) as limit:
+                outcome = await self._call(claimed, request, load, terms, recall, made)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return overdue(claimed, request, terms, made.count)
+        left_s = max(0.0, due_s - time.monotonic())  # it is failed in time, not when its delay has passed
+        return msgspec.structs.replace(outcome, delay_s=min(outcome.delay_s, left_s))
+
+    async def _call(
+        self, claimed: Claimed, request: Request, load: Loader, terms: Terms, recall: asyncio.Event, made: _Made
+    ) -> Outcome:
+        charged = 0
         fresh = False
         while True:
             endpoint = await self._endpoint(terms, recall)
@@ -156,21 +197,21 @@ class Caller:
             with endpoint.begin() as call:
                 body = await load()
                 if isinstance(body, Failure):
-                    return Outcome(claimed, failed_record(request, body, claimed.attempts + made), failure=body)
+                    return Outcome(claimed, failed_record(request, body, claimed.attempts + made.count), failure=body)
+                made.count += 1
                 with body:
                     call.outcome = await self._client.send(
                         endpoint, request.path, body, terms.timeouts, wants_json=request.wants_json, fresh=fresh
                     )
             result = call.outcome  # not what `send` gave: the endpoint may know better what a 5xx was
-            made += 1
             self._count(endpoint.name, result)
             if isinstance(result, Answer):
-                return _answered(claimed, request, result, terms, claimed.attempts + made)
+                return _answered(claimed, request, result, terms, claimed.attempts + made.count)
             decision = decide(result, claimed.attempts + charged, terms.max_attempts, random.random())
             charged += decision.charged
             fresh = decision.action is Action.RETRY_NOW
             if decision.action is Action.FINAL:
-                record = failed_record(request, result, claimed.attempts + made)
+                record = failed_record(request, result, claimed.attempts + made.count)
                 return Outcome(claimed, record, charged=charged, failure=result, endpoint=endpoint.name)
             if decision.action is Action.PAUSE_JOB:
                 why = looks_like_configuration(result) or result.message

@@ -50,7 +50,7 @@ class Lanes:
         self._slots = slots
         self._run = run
         self._ready: deque[Work] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Work] = {}
         self._ended = 0
         self._measured_s = 0.0
         self._ahead = 0
@@ -71,9 +71,10 @@ class Lanes:
             self.text_bytes += work.request.text_bytes
         while self.free and self._ready:
             self.free -= 1
-            task = asyncio.create_task(self._lane(self._ready.popleft()))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            work = self._ready.popleft()
+            task = asyncio.create_task(self._lane(work))
+            self._tasks[task] = work
+            task.add_done_callback(self._tasks.pop)
 
     def room(self, now_s: float) -> int:
         """How many requests are wanted now: free slots, and what will end soon."""
@@ -103,11 +104,22 @@ class Lanes:
         await self.wait(None)
         return count
 
-    async def _lane(self, work: Work | None) -> None:
+    def abandon(self, session: Session) -> int:
+        """End what runs of one job, without waiting for it: nobody wants its answers. How many there were."""
+        tasks = [task for task, work in self._tasks.items() if work.session is session]
+        for task in tasks:
+            task.cancel()
+        return len(tasks)
+
+    async def _lane(self, work: Work) -> None:
         """Run `work`, then whatever waits; the slot is free when nothing does."""
-        while work is not None:
+        task = asyncio.current_task()
+        assert task is not None
+        while True:
             await self._run(work)
             self._ended += 1
             self.text_bytes -= work.request.text_bytes
-            work = self._ready.popleft() if self._ready else None
+            if not self._ready:
+                break
+            work = self._tasks[task] = self._ready.popleft()
         self.free += 1

@@ -23,7 +23,7 @@ from gristmill.queue.store import OUTAGES
 from gristmilld.clock import Clock
 from gristmilld.logs import fields
 from gristmilld.meter import WorkerMetrics
-from gristmilld.worker.attempt import Caller, Outcome, broken, poisoned, refuse
+from gristmilld.worker.attempt import Caller, Outcome, broken, overdue, poisoned, refuse
 from gristmilld.worker.lanes import Lanes, Work
 from gristmilld.worker.payload import PayloadGoneError, Payloads
 from gristmilld.worker.roster import Roster
@@ -106,6 +106,7 @@ class Mill:
         """One round: look for jobs, send back what is due, claim for free slots. Outages are waited out."""
         self._beat_s = self._clock()
         try:
+            self._abandon_ended()
             if not self._stopping:
                 await self._roster.refresh()
             for session in list(self._roster.sessions.values()):
@@ -119,6 +120,15 @@ class Mill:
         if self._outage_s:
             log.info("the store answers again")
             self._outage_s = 0.0
+
+    def _abandon_ended(self) -> None:
+        """Calls of jobs that have ended would only keep slots."""
+        for session in self._roster.sessions.values():
+            if session.over and not session.abandoned:
+                session.abandoned = True
+                count = self._lanes.abandon(session)
+                if count:
+                    log.info("calls of a job that has ended are cut", extra=fields(job=session.job, count=count))
 
     async def _serve_session(self, session: Session) -> None:
         if session.settle_due or (self._stopping and session.holds):
@@ -186,6 +196,9 @@ class Mill:
             return None
         if claimed.poison:
             session.conclude_at_once(poisoned(claimed, frame))
+            return None
+        if session.terms.left_s(claimed) <= 0:
+            session.conclude_at_once(overdue(claimed, frame, session.terms))
             return None
         return claimed, frame
 

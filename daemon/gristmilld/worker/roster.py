@@ -65,6 +65,9 @@ class Roster:
             await session.leave()
             del self.sessions[session.job]
             log.info("done with a job", extra=fields(job=session.job))
+        for job, session in self.sessions.items():
+            if job not in runnable and not session.over:
+                await session.renew(session.queue)  # it has ended, or is about to: learn how without a claim
         self.sessions = {job: self.sessions[job] for job in (*runnable, *self.sessions) if job in self.sessions}
 
     async def _join(self, job: str) -> None:

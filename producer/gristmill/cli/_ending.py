@@ -97,7 +97,7 @@ async def conclude(
 
 def _finish(outcome: Outcome, snapshot: JobSnapshot, work: Work, output: Output, talk: Talk) -> Summary:
     """Complete and prove OUT; blocks on the disk."""
-    assembled = output.finish(fed=outcome.fed)
+    assembled = output.finish(fed=outcome.fed and snapshot.closed)  # a job that ended early ends its feeder, too
     if assembled.unused:
         talk.say(
             f"{assembled.unused:,} finished lines are asked for by no line of INPUT any more: see {work.unused_path}"
@@ -120,6 +120,8 @@ def _explain(outcome: Outcome, snapshot: JobSnapshot, summary: Summary, *, priva
     again = f"the same command goes on from here:\n  {same_command()}"
     match outcome.end:
         case End.FINISHED if snapshot.state in TERMINAL:
+            if snapshot.state == JobState.EXPIRED:
+                say(f"the deadline has passed; everything that was finished is kept{f', {again}' if private else ''}")
             return exit_code(summary)
         case End.FINISHED:
             say(f"took what was there; job {snapshot.job} is {snapshot.state}")

@@ -5,6 +5,8 @@ The JSON has the keys that `run`, `status` and `submit --wait` share; counts com
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import msgspec
 
 from gristmill.cli._progress import Facts
@@ -18,8 +20,8 @@ from gristmill.queue.replies import JobSnapshot
 def summarise(snapshot: JobSnapshot) -> Summary:
     """The job as it stands; `total` is what has been fed so far until the input has been read to its end."""
     total = snapshot.prod if snapshot.n is None else snapshot.n
-    open_ = total - snapshot.done - snapshot.in_flight
     ended = snapshot.state in TERMINAL
+    open_ = total - snapshot.done - (0 if ended else snapshot.in_flight)  # what is in flight then comes too late
     return Summary(
         job=snapshot.job,
         state=str(snapshot.state),
@@ -27,7 +29,7 @@ def summarise(snapshot: JobSnapshot) -> Summary:
         ok=snapshot.ok,
         failed=snapshot.failed,
         waiting=0 if ended else open_,
-        in_flight=snapshot.in_flight,
+        in_flight=0 if ended else snapshot.in_flight,
         not_run=open_ if ended else 0,
         by_class={str(cls): n for cls, n in sorted(snapshot.by_class.items()) if n},
         attempts=snapshot.attempts,
@@ -142,10 +144,21 @@ def human(snapshot: JobSnapshot, manifest: Manifest, daemons: int) -> list[str]:
         f"store      {held} of input (mark {mark}), {results} of results (mark {top})",
         f"time       {format_duration(s.wall_s)}; {daemons} daemon{'' if daemons == 1 else 's'} connected",
     ]
+    if snapshot.deadline_ms:
+        lines.append(f"deadline   {_deadline(snapshot)}")
     for role, lease in (("feeder", snapshot.feeder), ("collector", snapshot.collector)):
         if lease is not None:
             lines.append(f"{role:<10} {lease.holder}")
     return lines + [f"note       {note}" for note in notes(snapshot, daemons, private=is_private(manifest))]
+
+
+def _deadline(snapshot: JobSnapshot) -> str:
+    """The time in UTC, and how far away it is while the job goes on."""
+    at = datetime.fromtimestamp(snapshot.deadline_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    if snapshot.state in TERMINAL:
+        return at
+    left_s = (snapshot.deadline_ms - snapshot.now_ms) / 1000
+    return f"{at}, in {format_duration(left_s)}" if left_s > 0 else f"{at}, passed"
 
 
 def _state(snapshot: JobSnapshot) -> str:

@@ -104,11 +104,25 @@ def new_job_id() -> str:
 
 
 def make_manifest(
-    job: JobOptions, options: EncodeOptions, source: Source, *, digest: str, endpoints: list[str], pool: str | None
+    job: JobOptions,
+    options: EncodeOptions,
+    source: Source,
+    *,
+    digest: str,
+    endpoints: list[str],
+    pool: str | None,
+    now_ms: int,
 ) -> Manifest:
-    """A new job; `pool` None makes a private one, named like the job."""
+    """A new job; `pool` None makes a private one, named like the job; `now_ms` is the store's clock.
+
+    Raises:
+        BadUsageError: its deadline has passed.
+    """
     job_id = new_job_id()
     count, percent = job.max_failures
+    deadline_ms = job.deadline.ms(now_ms) if job.deadline else 0
+    if job.deadline and deadline_ms <= now_ms:
+        raise BadUsageError("--deadline lies in the past: name a later time, or a duration such as 90m")
     return Manifest(
         job=job_id,
         epoch=secrets.token_hex(8),
@@ -130,6 +144,8 @@ def make_manifest(
         max_failures=count,
         max_failures_percent=percent,
         max_in_flight=job.max_in_flight,
+        deadline_ms=deadline_ms,
+        request_deadline_ms=round(job.request_deadline * 1000),
         payload_mark_bytes=job.payload_mark,
         results_mark_bytes=job.results_mark,
     )

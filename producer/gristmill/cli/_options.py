@@ -37,6 +37,7 @@ class _Parsed(click.ParamType[T]):
 
 SIZE = _Parsed("SIZE", _units.parse_size)
 SECONDS = _Parsed("SECONDS", _units.parse_duration)
+DEADLINE = _Parsed("DURATION|TIME", _units.parse_deadline)
 MAX_FAILURES = _Parsed("N|P%", _units.parse_max_failures)
 ASSIGNMENT = _Parsed("KEY=VALUE", _units.parse_assignment)
 
@@ -69,6 +70,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_failures: tuple[int, float] = (0, 0.0)
     max_attempts: int = 5
     max_in_flight: int = 0
+    deadline: _units.Deadline | None = None
+    request_deadline: float = 0.0
     on_truncated: str = "keep"
     payload_mark: int = 1 << 30
     results_mark: int = 512 << 20
@@ -177,7 +180,27 @@ _JOB_OPTIONS: list[Function] = [
         show_default=True,
         help="Charged attempts per request.",
     ),
-    click.option("--max-in-flight", metavar="N", type=click.IntRange(min=0), default=0, help="Most at a time."),
+    click.option(
+        "--max-in-flight",
+        metavar="N",
+        type=click.IntRange(min=0),
+        default=0,
+        help="Most requests of the job in flight, over all workers.  [default: no limit]",
+    ),
+    click.option(
+        "--deadline",
+        metavar="DURATION|TIME",
+        type=DEADLINE,
+        help="End the job then (90m, 2d, 2026-08-01T06:00): what is finished is kept, nothing more is sent, exit 4.",
+    ),
+    click.option(
+        "--request-deadline",
+        metavar="DURATION",
+        type=SECONDS,
+        default=0.0,
+        help="Fail a request (class deadline) that has no answer so long after it was first started, all attempts "
+        "and waits for a server included.  [default: never]",
+    ),
     click.option(
         "--on-truncated",
         type=click.Choice(["keep", "fail"]),

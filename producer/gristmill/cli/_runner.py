@@ -44,6 +44,7 @@ from gristmill.outlet.workdir import Work
 from gristmill.preflight import Unusable, Usable, Verdict, preflight, wait_for_endpoint
 from gristmill.queue.errors import JobNotFoundError
 from gristmill.queue.leasequeue import LeaseQueue
+from gristmill.queue.registry import now_ms
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +102,15 @@ class _Run:
         await self._drain_previous()
         finished = await asyncio.to_thread(FinishedPlan.build, self._work)
         digest = input_digest(data.path, encode, limit=self._job.limit, sample=self._job.sample)
-        manifest = _making.make_manifest(self._job, encode, data.source, digest=digest, endpoints=[], pool=None)
+        manifest = _making.make_manifest(
+            self._job,
+            encode,
+            data.source,
+            digest=digest,
+            endpoints=[],
+            pool=None,
+            now_ms=await now_ms(self._store.redis),
+        )
         if finished.ok or finished.failed:
             say(f"{finished.ok:,} lines are finished from before; {finished.failed:,} failed ones are sent again")
         for old in self._work.folder.glob("stdin-*.jsonl"):

@@ -37,7 +37,7 @@ from gristmill.intake.source import input_digest, require_unchanged
 from gristmill.preflight import preflight
 from gristmill.queue.errors import JobNotFoundError
 from gristmill.queue.leasequeue import LeaseQueue
-from gristmill.queue.registry import list_jobs, live_daemons
+from gristmill.queue.registry import list_jobs, live_daemons, now_ms
 from gristmill.queue.replies import JobSnapshot
 
 WAITAOF_MS = 5000
@@ -146,6 +146,7 @@ async def _create(store: Store, data: _making.Input, encode: EncodeOptions, opti
         digest=input_digest(data.path, encode, limit=job.limit, sample=job.sample),
         endpoints=endpoints,
         pool=options.pool,
+        now_ms=await now_ms(store.redis),
     )
     return await LeaseQueue.create(store.redis, manifest)
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime
 from typing import Any
+
+import msgspec
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|)", re.IGNORECASE)
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_MAX_SECONDS = 100 * 365 * 86400
 _WORD = re.compile(r"[A-Za-z_][\w./:-]*")
 
 
@@ -36,6 +40,40 @@ def parse_duration(text: str) -> float:
     if match is None:
         raise ValueError(f"{text!r} is no duration: write it like 90, 90s, 10m or 1.5h")
     return float(match[1]) * _SECONDS[match[2].lower()]
+
+
+class Deadline(msgspec.Struct, frozen=True):
+    """A moment: so many seconds from now, or (when that is None) at a wall-clock time, ms since the epoch."""
+
+    after_s: float | None = None
+    at_ms: int = 0
+
+    def ms(self, now_ms: int) -> int:
+        """The moment in ms since the epoch, when it is `now_ms`."""
+        return self.at_ms if self.after_s is None else now_ms + round(self.after_s * 1000)
+
+
+def parse_deadline(text: str) -> Deadline:
+    """The moment of ``90m`` (from now) or ``2026-08-01T06:00`` (local time, unless it names a zone).
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        after_s = parse_duration(text)
+    except ValueError:
+        pass
+    else:
+        if not 0 < after_s <= _MAX_SECONDS:
+            raise ValueError(f"{text!r} is no deadline: it is more than 0 and less than a hundred years away")
+        return Deadline(after_s)
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is neither a duration such as 90m or 2d nor a time such as 2026-08-01T06:00"
+        ) from None
+    return Deadline(None, round(at.timestamp() * 1000))
 
 
 def parse_max_failures(text: str) -> tuple[int, float]:

@@ -121,7 +121,7 @@ class Watcher:
     async def look(self) -> JobSnapshot | None:
         """One look at the job, shown; None while the store does not answer."""
         try:
-            snapshot = self.snapshot = await self._queue.snapshot()
+            snapshot = self.snapshot = await self._look_at_job()
             trouble = (await self._trouble() if self._trouble else "") or await self._told()
         except OUTAGES as error:
             await self._mend_store()
@@ -130,6 +130,14 @@ class Watcher:
             return None
         self._show(snapshot, trouble or self._endpoints(snapshot))
         return snapshot
+
+    async def _look_at_job(self) -> JobSnapshot:
+        """A snapshot; a job whose deadline has passed is ended here, too: there may be no daemon to do it."""
+        snapshot = await self._queue.snapshot()
+        if not snapshot.is_late or snapshot.state in TERMINAL:
+            return snapshot
+        await self._queue.expire()
+        return await self._queue.snapshot()
 
     def _show(self, snapshot: JobSnapshot, trouble: str) -> None:
         carried = self._carried() if self._carried else place_of(snapshot).carried

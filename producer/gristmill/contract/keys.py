@@ -16,7 +16,7 @@ w          zset     worker token -> lease deadline, ms of the store's clock
 h:<tok>    hash     index -> claim number (negative: as a suspect): what that token holds
 q          zset     waiting index -> ready-at ms
 qs         zset     waiting suspect index -> ready-at ms
-a          hash     index -> "attempts,crashes,cohort,crashes alone"; only indices with history
+a          hash     index -> "attempts,crashes,cohort,crashes alone,first claim ms"; only with history
 r:<block>  hash     result block: index -> record, ``#`` -> bytes held
 u          set      blocks that hold records not yet acked
 =========  =======  =====================================================================================

@@ -61,7 +61,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         payload_mark_bytes: the feeder waits above it.
         results_mark_bytes: no fresh work above it.
         block_size: indices per result block, a multiple of 8.
-        deadline_ms: wall clock after which the job expires; 0 is never.
+        deadline_ms: the store's clock after which the job expires; 0 is never.
+        request_deadline_ms: a request without an answer so long after its first claim is failed; 0 is never.
     """
 
     job: str
@@ -87,6 +88,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     results_mark_bytes: int = 512 << 20
     block_size: int = 128
     deadline_ms: int = 0
+    request_deadline_ms: int = 0
 
 
 _decoder = msgspec.json.Decoder(Manifest)

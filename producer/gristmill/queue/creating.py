@@ -61,6 +61,7 @@ def _fields(manifest: Manifest) -> dict[str, str | int | float]:
         "first_alone": manifest.first_alone,
         "max_failures": manifest.max_failures,
         "max_percent": manifest.max_failures_percent,
+        "deadline": manifest.deadline_ms,
         **dict.fromkeys(zero.split(), 0),
     }
 
@@ -158,6 +159,7 @@ def _snapshot(handle: Handle, meta: dict[str, Any], now_ms: int, waiting: int, s
         started_at_ms=number("started_at"),
         finished_at_ms=number("finished_at"),
         now_ms=now_ms,
+        deadline_ms=number("deadline"),
     )
 
 

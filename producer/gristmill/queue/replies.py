@@ -14,6 +14,9 @@ import msgspec
 from gristmill.contract.failure import FailureClass
 from gristmill.contract.lifecycle import JobState, PauseReason
 
+DEADLINE_GRACE_MS = 1000
+"""Nothing is handed out after a deadline, but answers that reached a worker before it are still on their way."""
+
 
 class Role(StrEnum):
     """Who takes a lease on a whole job."""
@@ -120,11 +123,13 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         index: the request.
         run: the payload run its frame lies in.
-        claim: the claim number; with the token it is the fence for giving the index back.
+        claim: the claim number; with the token it is the fence for giving the index back. It is the time of the
+            claim, ms of the store's clock (a little ahead when several claims fall into one ms).
         attempts: charged attempts so far.
         crashes: how often a worker crashed while holding it.
         suspect: held in a cohort of suspects; the token gets nothing else until they are settled.
         poison: never run it: fetch the frame and commit a failed record of class `poison`.
+        first_ms: when it was claimed for the first time, as `claim` counts; 0 when that is now.
     """
 
     index: int
@@ -134,6 +139,12 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     crashes: int = 0
     suspect: bool = False
     poison: bool = False
+    first_ms: int = 0
+
+    @property
+    def age_ms(self) -> int:
+        """How long ago it was first claimed, when this claim was made: claim numbers are times."""
+        return self.claim - self.first_ms if self.first_ms else 0
 
 
 class Finished(msgspec.Struct, frozen=True, gc=False):
@@ -277,6 +288,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         dup: late answers that were not needed.
         stale: returns of a claim that was no longer held.
         missing: claimed indices whose payload was not there.
+        deadline_ms: when the job expires; 0 is never.
     """
 
     job: str
@@ -317,6 +329,12 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     started_at_ms: int
     finished_at_ms: int
     now_ms: int
+    deadline_ms: int = 0
+
+    @property
+    def is_late(self) -> bool:
+        """The deadline has passed, and answers that came in time have had a moment to arrive."""
+        return 0 < self.deadline_ms <= self.now_ms - DEADLINE_GRACE_MS
 
     @property
     def fresh(self) -> int:

@@ -57,9 +57,9 @@ def _claim_reply(reply: list[Any]) -> ClaimReply:
     status, state, version, alone, full, number, ranges = reply[:7]
     claimed: list[Claimed] = []
     single_at = 7 + 3 * ranges
-    for i in range(single_at, len(reply), 5):
-        index, run, attempts, crashes, kind = reply[i : i + 5]
-        claimed.append(Claimed(index, run, number, attempts, crashes, kind == 1, kind == 2))
+    for i in range(single_at, len(reply), 6):
+        index, run, attempts, crashes, kind, first_ms = reply[i : i + 6]
+        claimed.append(Claimed(index, run, number, attempts, crashes, kind == 1, kind == 2, first_ms))
     for i in range(7, single_at, 3):
         run, first, count = reply[i : i + 3]
         claimed += [Claimed(index, run, number) for index in range(first, first + count)]

@@ -4,9 +4,11 @@ KEYS  meta workers held waiting suspects history done runs
 ARGV  epoch token want(1..1000) max_bytes ttl_ms believed(0|1) suspects(0|1)
       max_bytes: about so many payload bytes, by the average of each run; at least one index is given
       believed: the worker believes that its token has a lease
-gives {status, state, version, alone, results_full, claim, ranges, (run, first, count)..., (index, run, attempts, crashes, kind)...}
+gives {status, state, version, alone, results_full, claim, ranges, (run, first, count)..., (index, run, attempts, crashes, kind, first)...}
       kind: 0 plain, 1 suspect, 2 poison (to be failed without running it)
-      OK EMPTY
+      first: when it was claimed for the first time, ms; 0 is now
+      OK
+      EMPTY  nothing to hand out now; also when the job's deadline has passed
       IDLE   the job is not running
       LOST   the token was reaped
       AGAIN  only done indices were met (after the store lost a suffix): ask again
@@ -21,7 +23,7 @@ local meta, workers, held, waiting, suspects, histories, done, runs =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local token, want, max_bytes = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local m = redis.call('HMGET', meta, 'epoch', 'state', 'version', 'cur', 'prod', 'cur_run', 'in_flight', 'max_in_flight',
-  'results_bytes', 'results_mark', 'first_alone', 'proven', 'last_claim', 'started_at')
+  'results_bytes', 'results_mark', 'first_alone', 'proven', 'last_claim', 'started_at', 'deadline')
 local state, version = m[2] or 'deleting', tonumber(m[3] or 0)
 local alone, full = 0, 0
 local function nothing(status) return {status, state, version, alone, full, 0, 0} end
@@ -43,6 +45,8 @@ if want <= 0 then return nothing('EMPTY') end
 
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local deadline = tonumber(m[15] or 0)
+if deadline > 0 and now >= deadline then return nothing('EMPTY') end
 local claim = math.max(tonumber(m[13]) + 1, now)
 local ranges, singles, fields = {}, {}, {}
 local taken, spent, dropped, sign = 0, 0, 0, 1
@@ -57,9 +61,10 @@ local function run_of(index)
   end
   return seen_run, seen_size
 end
-local function give(index, run, attempts, crashes, kind)
+local function give(index, run, attempts, crashes, kind, first)
   local k = #singles
-  singles[k + 1], singles[k + 2], singles[k + 3], singles[k + 4], singles[k + 5] = index, run, attempts, crashes, kind
+  singles[k + 1], singles[k + 2], singles[k + 3] = index, run, attempts
+  singles[k + 4], singles[k + 5], singles[k + 6] = crashes, kind, first
   taken = taken + 1
 end
 -- Moves what is due out of a queue; pick(cohort) says whether one may join what was taken so far.
@@ -69,7 +74,7 @@ local function serve(queue, as_suspect, pick)
   local texts, out = redis.call('HMGET', histories, unpack(due)), {}
   for i = 1, #due do
     local index = tonumber(due[i])
-    local attempts, crashes, cohort, solo = past(texts[i])
+    local attempts, crashes, cohort, solo, first = past(texts[i])
     if redis.call('GETBIT', done, index) == 1 then
       dropped = dropped + 1
       out[#out + 1] = due[i]
@@ -77,7 +82,7 @@ local function serve(queue, as_suspect, pick)
       local run, size = run_of(index)
       if taken > 0 and spent + size > max_bytes then break end
       spent = spent + size
-      give(index, run, attempts, crashes, solo >= POISON and 2 or as_suspect)
+      give(index, run, attempts, crashes, solo >= POISON and 2 or as_suspect, first)
       out[#out + 1] = due[i]
     end
   end
@@ -142,7 +147,7 @@ redis.call('HSET', meta, 'version', version, 'cur', cur, 'cur_run', cur_run, 'in
 if taken == 0 then return nothing('AGAIN') end
 if not m[14] then redis.call('HSET', meta, 'started_at', now) end
 local value = sign * claim
-for i = 1, #singles, 5 do fields[#fields + 1] = singles[i] fields[#fields + 1] = value end
+for i = 1, #singles, 6 do fields[#fields + 1] = singles[i] fields[#fields + 1] = value end
 for i = 1, #ranges, 3 do
   for index = ranges[i + 1], ranges[i + 1] + ranges[i + 2] - 1 do
     fields[#fields + 1] = index

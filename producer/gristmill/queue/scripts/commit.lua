@@ -141,12 +141,9 @@ if nreturns > 0 then
       in_flight = in_flight - 1
       if not ended and redis.call('GETBIT', done, index) == 0 then
         redis.call('ZADD', value < 0 and suspects or waiting, now + tonumber(ARGV[p + 2]), index)
-        if kind == 'm' then
-          missing = missing + 1
-        elseif kind ~= '0' then
-          local a, c, cohort, alone = past(redis.call('HGET', histories, index))
-          redis.call('HSET', histories, index, history(a + tonumber(kind), c, cohort, alone))
-        end
+        if kind == 'm' then missing = missing + 1 end
+        local a, c, cohort, alone, first = past(redis.call('HGET', histories, index))
+        redis.call('HSET', histories, index, history(a + (tonumber(kind) or 0), c, cohort, alone, first, value))
       end
     end
   end

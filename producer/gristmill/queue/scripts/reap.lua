@@ -29,14 +29,19 @@ if ARGV[3] ~= '1' and tonumber(deadline) > now then return {'ALIVE', version, 0,
 local pairs_held = redis.call('HGETALL', held)
 local company = #pairs_held / 2
 local moved, suspected, poisoned = 0, 0, 0
--- Notes the crash in the index's history; gives the queue it belongs to.
-local function blame(index, was_suspect)
-  local attempts, crashes, cohort, alone = past(redis.call('HGET', histories, index))
-  if alone >= POISON then return waiting end
+-- Notes in the index's history when it was first claimed, and a crash; gives the queue it belongs to.
+local function note(index, claim)
+  local was_suspect, queue = claim < 0, waiting
+  if was_suspect then queue = suspects end
+  local attempts, crashes, cohort, alone, first = past(redis.call('HGET', histories, index))
+  if not crashed or alone >= POISON then
+    redis.call('HSET', histories, index, history(attempts, crashes, cohort, alone, first, claim))
+    return alone >= POISON and waiting or queue
+  end
   local limit = math.ceil(company / 2)
   if cohort > 0 then limit = math.min(limit, math.ceil(cohort / 2)) end
   if was_suspect and company == 1 then alone = alone + 1 end
-  redis.call('HSET', histories, index, history(attempts, crashes + 1, limit, alone))
+  redis.call('HSET', histories, index, history(attempts, crashes + 1, limit, alone, first, claim))
   if alone >= POISON then
     poisoned = poisoned + 1
     return waiting
@@ -46,11 +51,9 @@ local function blame(index, was_suspect)
 end
 if state ~= 'cancelled' and state ~= 'expired' then
   for i = 1, #pairs_held, 2 do
-    local index, was_suspect = pairs_held[i], tonumber(pairs_held[i + 1]) < 0
+    local index = pairs_held[i]
     if redis.call('GETBIT', done, index) == 0 then
-      local queue = was_suspect and suspects or waiting
-      if crashed then queue = blame(index, was_suspect) end
-      redis.call('ZADD', queue, now + tonumber(ARGV[5]), index)
+      redis.call('ZADD', note(index, tonumber(pairs_held[i + 1])), now + tonumber(ARGV[5]), index)
       moved = moved + 1
     end
   end
