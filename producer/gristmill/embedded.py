@@ -34,7 +34,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Self
 from urllib.parse import quote
@@ -50,6 +50,17 @@ STOP_TIMEOUT_S = 60.0
 
 QUIET_S = 2.0
 """Waiting is announced on stderr once it takes longer."""
+
+LOG_REWRITE_MIN = "512mb"
+"""Up to here the log is not rewritten: most jobs end before, and what they went through is dropped with it."""
+
+MALLOC = {
+    "MALLOC_TOP_PAD_": str(16 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+}
+"""Settings of glibc's malloc for the server; others ignore them. A queue takes and frees the same megabytes over and
+over: by default they go back to the kernel each time and come back as page faults, half of the system time."""
 
 
 class EmbeddedStoreError(RuntimeError):
@@ -291,7 +302,7 @@ def _start(folder: Path) -> Path:
     (folder / "log").write_bytes(b"")
     with (folder / "server.lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _detached([str(binary), *_server_options(folder, path)], (lock.fileno(),))
+        _detached([str(binary), *_server_options(folder, path)], (lock.fileno(),), MALLOC)
     answers = _patiently(
         lambda: bool(command(path, "PING")),
         lambda: server_lives(folder),
@@ -316,21 +327,30 @@ def _server_options(folder: Path, path: Path) -> list[str]:
         "appendfsync": "everysec",
         "aof-load-truncated": "yes",
         "auto-aof-rewrite-percentage": "100",
-        "auto-aof-rewrite-min-size": "64mb",
+        "auto-aof-rewrite-min-size": LOG_REWRITE_MIN,
         "maxmemory-policy": "noeviction",
     }
     return [word for name, value in options.items() for word in ("--" + name, value)]
 
 
-def _detached(argv: list[str], fds: tuple[int, ...] = ()) -> None:
-    """Start `argv` in a session of its own, with nothing of ours but `fds`.
+def _detached(argv: list[str], fds: tuple[int, ...] = (), settings: Mapping[str, str] | None = None) -> None:
+    """Start `argv` in a session of its own, with nothing of ours but `fds` and the environment, to which `settings` are
+    added where it has none of that name.
 
     A shell starts it and ends, so that it is nobody's child: a supervisor that waits for its children must not meet it.
     """
     null = subprocess.DEVNULL
     words = ["/bin/sh", "-c", '"$@" &', "sh", *argv]
     subprocess.run(
-        words, stdin=null, stdout=null, stderr=null, pass_fds=fds, start_new_session=True, cwd="/", check=True
+        words,
+        env={**(settings or {}), **os.environ},
+        stdin=null,
+        stdout=null,
+        stderr=null,
+        pass_fds=fds,
+        start_new_session=True,
+        cwd="/",
+        check=True,
     )
 
 

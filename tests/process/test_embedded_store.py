@@ -61,6 +61,19 @@ def test_store_is_durable_private_and_never_evicts(state: Path):
         assert stat.S_IMODE((state / "store").stat().st_mode) == 0o700
 
 
+def test_server_keeps_its_memory_unless_told_otherwise(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The server's malloc is told not to give memory back at once; what the user's environment says goes before."""
+    seen, wrapper = tmp_path / "environment", tmp_path / "server"
+    wrapper.write_text(f"#!/bin/sh\nenv > '{seen}'\nexec '{embedded.find_server()}' \"$@\"\n")
+    wrapper.chmod(0o700)
+    monkeypatch.setattr(embedded, "find_server", lambda: wrapper)
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "4096")
+    with EmbeddedStore.open(state):
+        lines = seen.read_text().splitlines()
+    assert "MALLOC_TOP_PAD_=4096" in lines
+    assert f"MALLOC_TRIM_THRESHOLD_={embedded.MALLOC['MALLOC_TRIM_THRESHOLD_']}" in lines
+
+
 def test_second_client_joins_and_the_last_one_stops_it(state: Path):
     """Two clients share one server; it lives until the second of them lets go, whichever that is."""
     first = EmbeddedStore.open(state)
