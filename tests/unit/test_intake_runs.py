@@ -18,7 +18,7 @@ def test_each_picture_counts_once() -> None:
     run = RunBuilder(1, 7, begun_at_s=0)
     for sha in ("a", "b", "a"):
         run.add(entry(sha, 1000), 0)
-    assert sorted(map(str, run.fields)) == ["7", "8", "9", "i:a", "i:b"]
+    assert sorted(run.fields) == [b"7", b"8", b"9", b"i:a", b"i:b"]
     assert run.bytes == sum(map(len, run.fields.values())) + 5 * runs.FIELD_OVERHEAD_BYTES
 
 

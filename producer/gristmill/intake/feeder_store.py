@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import TypeVar
 
@@ -117,7 +117,7 @@ class FeederStore:
 
         return await patiently(leased, self._report)
 
-    async def stage(self, fields: dict[str | bytes, bytes]) -> int:
+    async def stage(self, fields: Mapping[bytes | str, bytes]) -> int:
         """Upload a run's payload; waits while the store is at its memory limit. Returns the bytes staged."""
         patience = Patience(self._report, "the store is at its memory limit; results must be collected first")
         while True:

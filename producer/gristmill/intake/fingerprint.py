@@ -21,9 +21,8 @@ _canonical = msgspec.json.Encoder(order="sorted")
 
 def of_body(path: str, body: dict[str, Any]) -> bytes:
     """The fingerprint of a request without pictures (or with each replaced by its hash)."""
-    digest = hashlib.blake2b(path.encode() + b"\0", digest_size=FINGERPRINT_BYTES)
-    digest.update(_canonical.encode(body))
-    return digest.digest()
+    whole = b"%b\0%b" % (path.encode(), _canonical.encode(body))
+    return hashlib.blake2b(whole, digest_size=FINGERPRINT_BYTES).digest()
 
 
 def of_draft(draft: Draft, shas: list[str], options: ImageOptions) -> bytes:

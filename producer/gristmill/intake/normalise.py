@@ -120,7 +120,7 @@ def _custom_id(line: dict[str, Any]) -> str | None:
     value = line.get("custom_id")
     if value is None:
         value = line.get("id")
-        if not _is_id(value):
+        if value is None or not _is_id(value):
             return None
     elif not _is_id(value):
         raise _BadLineError("has a custom_id that is neither a string nor an integer")
@@ -141,13 +141,12 @@ def _form(line: dict[str, Any], data: bytes) -> tuple[str, dict[str, Any], bytes
         if not isinstance(body, dict):
             raise _BadLineError("has a body that is not an object")
         return _path(line), body, bytes(_body_decoder.decode(data).body)
-    raw: bytes | None = data.strip()
-    for key in ("custom_id", "id"):
-        if key in line:
-            del line[key]
-            raw = None
+    whole = "custom_id" not in line and "id" not in line
+    if not whole:
+        line.pop("custom_id", None)
+        line.pop("id", None)
     if "messages" in line:
-        return CHAT, line, raw
+        return CHAT, line, data.strip() if whole else None
     if "prompt" in line:
         return CHAT, _prompt_body(line), None
     raise _BadLineError("has none of the keys body, messages and prompt")
@@ -183,6 +182,8 @@ def _prompt_body(line: dict[str, Any]) -> dict[str, Any]:
 def _image_urls(line: dict[str, Any]) -> list[str]:
     """The pictures of ``image`` and ``images``, taken out of the line."""
     urls: list[str] = []
+    if "image" not in line and "images" not in line:
+        return urls
     for key in ("image", "images"):
         value = line.pop(key, None)
         for item in value if isinstance(value, list) else [] if value is None else [value]:
@@ -204,7 +205,7 @@ def _check_required(path: str, body: dict[str, Any]) -> None:
     value = body.get(key)
     if not value:
         raise _BadLineError(f'has no "{key}", which {path} needs')
-    if key == "messages" and (not isinstance(value, list) or not all(isinstance(m, dict) for m in value)):
+    if key == "messages" and (not isinstance(value, list) or [m for m in value if not isinstance(m, dict)]):
         raise _BadLineError("has messages that are not a list of objects")
 
 

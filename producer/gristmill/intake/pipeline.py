@@ -24,8 +24,11 @@ from gristmill.intake.pictures import PictureStore
 from gristmill.intake.readers import Line, open_lines
 from gristmill.intake.selection import Selection
 
-BATCH_LINES = 256
+BATCH_LINES = 1024
+"""Lines read and parsed by one trip into a thread; the trip costs as much as a dozen lines."""
+
 BATCH_BYTES = 4 << 20
+READY_LINES = 256
 AHEAD_BYTES = 96 << 20
 AHEAD_PICTURED = 128
 
@@ -45,6 +48,10 @@ class _Pictured(msgspec.Struct):
     place: int
     draft: Draft
     weight: int
+
+
+_Parsed = list[Entry] | _Pictured
+"""Lines without pictures stay together, so that passing them on costs nothing for each."""
 
 
 class Pipeline:
@@ -73,10 +80,10 @@ class Pipeline:
         self._lines: Iterator[Line] = open_lines(
             path, start.offset, number=start.line, max_line_bytes=options.max_line_bytes
         )
-        self._parsed: deque[Entry | _Pictured] = deque()
-        self._ahead: deque[tuple[Entry | asyncio.Task[Entry], int]] = deque()
-        self._ahead_bytes = 0
-        self._reading: asyncio.Task[list[Entry | _Pictured]] | None = None
+        self._parsed: deque[_Parsed] = deque()
+        self._ahead: deque[tuple[list[Entry] | asyncio.Task[Entry], int]] = deque()
+        self._ahead_bytes = self._ahead_lines = 0
+        self._reading: asyncio.Task[list[_Parsed]] | None = None
         self._read_all = False
 
     @property
@@ -110,15 +117,16 @@ class Pipeline:
 
     def _pop_ready(self) -> list[Entry]:
         found: list[Entry] = []
-        while self._ahead and len(found) < BATCH_LINES:
-            entry, weight = self._ahead[0]
-            if isinstance(entry, asyncio.Task):
-                if not entry.done():
+        while self._ahead and len(found) < READY_LINES:
+            entries, weight = self._ahead[0]
+            if isinstance(entries, asyncio.Task):
+                if not entries.done():
                     break
-                entry = entry.result()
+                entries = [entries.result()]
             self._ahead.popleft()
             self._ahead_bytes -= weight
-            found.append(entry)
+            self._ahead_lines -= len(entries)
+            found += entries
         return found
 
     async def _fill(self, timeout_s: float | None) -> None:
@@ -143,41 +151,56 @@ class Pipeline:
         pictured = sum(1 for entry, _ in self._ahead if isinstance(entry, asyncio.Task))
         while self._parsed:
             item = self._parsed[0]
-            if isinstance(item, Entry):
-                if len(self._ahead) >= BATCH_LINES * 2:
+            if isinstance(item, list):
+                if self._ahead_lines >= READY_LINES * 2:
                     return
                 self._taken(item)
                 self._ahead.append((item, 0))
+                self._ahead_lines += len(item)
             else:
                 full = self._ahead_bytes + item.weight > AHEAD_BYTES or pictured >= AHEAD_PICTURED
                 if self._ahead and full:
                     return
                 pictured += 1
                 self._ahead_bytes += item.weight
+                self._ahead_lines += 1
                 self._ahead.append((asyncio.create_task(self._pictured(item)), item.weight))
             self._parsed.popleft()
 
-    def _taken(self, entry: Entry) -> None:
-        if self._take is not None and entry.refused is None:
-            entry.carried = self._take(entry.custom_id, entry.fingerprint)
+    def _taken(self, entries: list[Entry]) -> None:
+        if self._take is None:
+            return
+        for entry in entries:
+            if entry.refused is None:
+                entry.carried = self._take(entry.custom_id, entry.fingerprint)
 
     async def _pictured(self, item: _Pictured) -> Entry:
         return await picture_entry(item.line, item.place, item.draft, self._store, self._options.image, self._take)
 
-    def _read_batch(self) -> list[Entry | _Pictured]:
+    def _read_batch(self) -> list[_Parsed]:
         """The next lines, parsed; runs in a thread. Empty at the end."""
-        batch: list[Entry | _Pictured] = []
-        size = 0
+        batch: list[_Parsed] = []
+        together: list[Entry] = []
+        count = size = 0
         end = self._selection.end
-        while len(batch) < BATCH_LINES and size < BATCH_BYTES and (end is None or self._place < end):
+        while count < BATCH_LINES and size < BATCH_BYTES and (end is None or self._place < end):
             line = next(self._lines, None)
             if line is None:
                 break
             place = self._place
             self._place += 1
-            if place in self._selection:
-                batch.append(self._parse(line, place))
-                size += len(line.data)
+            if place not in self._selection:
+                continue
+            count += 1
+            size += len(line.data)
+            item = self._parse(line, place)
+            if isinstance(item, _Pictured):
+                batch.append(item)
+                together = []
+                continue
+            if not together:
+                batch.append(together)
+            together.append(item)
         return batch
 
     def _parse(self, line: Line, place: int) -> Entry | _Pictured:

@@ -58,19 +58,18 @@ class RunBuilder:
         self.count = 0
         self.bytes = 0
         self.begun_at_s = begun_at_s
-        self.fields: dict[str | bytes, bytes] = {}
+        self.fields: dict[bytes | str, bytes] = {}
 
     def add(self, entry: Entry, ordinal: int) -> None:
-        self._put(str(self.first + self.count), entry.frame(ordinal))
+        data = entry.frame(ordinal)
+        self.fields[b"%d" % (self.first + self.count)] = data
+        self.bytes += len(data) + FIELD_OVERHEAD_BYTES
         self.count += 1
         for sha, blob in entry.blobs.items():
-            field = image_field(sha)
+            field = image_field(sha).encode()
             if field not in self.fields:
-                self._put(field, blob)
-
-    def _put(self, field: str, value: bytes) -> None:
-        self.fields[field] = value
-        self.bytes += len(value) + FIELD_OVERHEAD_BYTES
+                self.fields[field] = blob
+                self.bytes += len(blob) + FIELD_OVERHEAD_BYTES
 
     @property
     def full(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from redis.exceptions import OutOfMemoryError
 
@@ -24,18 +23,18 @@ async def stage(handle: Handle, token: str, fields: Mapping[bytes | str, bytes])
         StoreFullError: the store is at its memory limit; stage again later.
     """
     key, total, chunk_bytes = handle.keys.stage(token), 0, 0
-    chunk: dict[Any, bytes] = {}
+    chunk: list[bytes | str] = []
     async with handle.redis.pipeline(transaction=False) as pipe:
         pipe.unlink(key)
         for field, value in fields.items():
             if chunk and chunk_bytes + len(value) > CHUNK_BYTES:
-                pipe.hset(key, mapping=chunk)
-                chunk, chunk_bytes = {}, 0
-            chunk[field] = value
+                pipe.execute_command("HSET", key, *chunk)
+                chunk, chunk_bytes = [], 0
+            chunk += (field, value)
             chunk_bytes += len(value)
             total += len(value)
         if chunk:
-            pipe.hset(key, mapping=chunk)
+            pipe.execute_command("HSET", key, *chunk)
         pipe.expire(key, STAGE_TTL_S)
         try:
             await pipe.execute()
