@@ -208,7 +208,15 @@ class Crew:
         await collector
         if outcome.end not in {End.FINISHED, End.DISK}:
             outcome = await self._collect_rest(outcome)
+        fed = fed or (outcome.end == End.FINISHED and await self._is_complete())
         return msgspec.structs.replace(outcome, fed=fed, rolled_back=self._rolled_back)
+
+    async def _is_complete(self) -> bool:
+        """Whether the store says so. Then the feeder had read all of INPUT, though its process may not have ended
+        when the last result came in; with nothing to send it never has."""
+        with contextlib.suppress(JobNotFoundError, *OUTAGES):
+            return (await self._queue.snapshot()).state == JobState.COMPLETE
+        return False
 
     async def _hold_back(self, outcome: Outcome) -> None:
         """Pause the job for the reason that ended the work, so that whoever looks at it later knows."""
