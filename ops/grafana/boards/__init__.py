@@ -1,0 +1,1 @@
+"""One module for each dashboard, and `parts`, what they are made of."""
