@@ -1,8 +1,9 @@
 """How a client talks to the store: what is sent again after a connection error, and that a cancelled call ends.
 
-Two faults below are mended here. In the client library, a command that has to connect again asks its `Retry` twice, for
-itself and for the connection, so the tries would multiply. And in Python 3.11, `asyncio.wait_for`, by which the library
-bounds a write, swallows a cancellation that comes when the write has just ended: a cancelled task would never end.
+Three faults below are mended here. In the client library, a command that has to connect again asks its `Retry` twice,
+for itself and for the connection, so the tries would multiply. In Python 3.11, `asyncio.wait_for`, by which the library
+bounds a write, swallows a cancellation that comes when the write has just ended: a cancelled task would never end. And
+uvloop raises RuntimeError for a write to a connection that the other side has reset, which nobody takes for an outage.
 """
 
 from __future__ import annotations
@@ -107,6 +108,10 @@ class _PromptMixin(AbstractConnection):
                 await super().send_packed_command(command, check_health=False)
         except TimeoutError:
             raise RedisTimeoutError(f"the store took no command for {timeout_s} s") from None
+        except RuntimeError as error:
+            if "closed" not in str(error):
+                raise
+            raise RedisConnectionError("the store's side has reset the connection") from error
         finally:
             self.socket_timeout = timeout_s
 
