@@ -228,3 +228,23 @@ def test_out_of_somebody_else(desk: Desk):
     assert not Path(f"{desk.out}.gm").exists()
     assert desk.run("--overwrite").returncode == 0
     desk.assert_complete(3)
+
+
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize("more", [[], ["--overwrite"]])
+def test_out_that_is_the_input(desk: Desk, more: list[str], link: bool):
+    """INPUT as OUT is refused under any name, also with --overwrite: the requests would be gone."""
+    write_requests(desk.input, 3)
+    before = desk.input.read_bytes()
+    if link:
+        desk.out.symlink_to(desk.input)
+    else:
+        desk.out = desk.input
+    done = desk.run("--limit", 1, *more)
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"Error: {desk.out} is INPUT itself: name another file for the results\n",
+    )
+    done = producer("submit", desk.input, "--wait", "-o", desk.out, "--state-dir", desk.state)
+    assert (done.returncode, "is INPUT itself" in done.stderr) == (2, True)
+    assert desk.input.read_bytes() == before

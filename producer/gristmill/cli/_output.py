@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from gristmill.cli._errors import BadUsageError
 from gristmill.cli._options import StoreOptions
 from gristmill.embedded import default_state_dir
 from gristmill.outlet.assemble import Assembled, Grower, Outcome, finish
@@ -25,6 +26,18 @@ def open_work(out: str, store: StoreOptions, stream_name: str, *, overwrite: boo
     folder = (store.state_dir or default_state_dir()).absolute() / "out" / stream_name
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return Work.open(None, folder=folder, overwrite=overwrite)
+
+
+def spare_input(out: str, source: str | Path) -> None:
+    """Return when `out` is not the input at `source`, under whatever name; `--overwrite` would destroy that.
+
+    Raises:
+        BadUsageError: it is.
+    """
+    if out == STDOUT or not Path(out).exists() or not Path(source).exists():
+        return
+    if Path(out).samefile(source):
+        raise BadUsageError(f"{out} is INPUT itself: name another file for the results")
 
 
 class Output:

@@ -15,7 +15,7 @@ from gristmill.cli._interrupt import interrupts
 from gristmill.cli._jobs import DaemonCount
 from gristmill.cli._making import new_job_id
 from gristmill.cli._neighbours import holder, is_dead_neighbour
-from gristmill.cli._output import Output
+from gristmill.cli._output import Output, spare_input
 from gristmill.cli._session import Store
 from gristmill.cli._talk import Talk, say
 from gristmill.cli._watching import Scale, Watcher, needs_somebody
@@ -56,6 +56,8 @@ async def collect_into(
         OutletError: OUT is somebody else's, or another collector has the job.
     """
     manifest = await queue.manifest()
+    if manifest.source is not None:
+        spare_input(out, manifest.source.path)
     with Work.open(Path(out), overwrite=overwrite) as work:
         try:
             await asyncio.to_thread(_settle_in, work, queue, store)

@@ -29,7 +29,7 @@ from gristmill.cli._errors import NeedsPersonError
 from gristmill.cli._feeding import FeederKeeper
 from gristmill.cli._interrupt import interrupts
 from gristmill.cli._options import JobOptions, StoreOptions
-from gristmill.cli._output import Output, open_work
+from gristmill.cli._output import Output, open_work, spare_input
 from gristmill.cli._session import Store, api_key, base_urls, open_store
 from gristmill.cli._talk import Talk, say
 from gristmill.cli._watching import Scale, Watcher, needs_somebody, place_of, plain_bytes
@@ -70,6 +70,7 @@ async def run(options: RunOptions) -> int:
     encode = _making.encode_options(job, inline=True)
     if job.input != _making.STDIN:
         identify(job.input)
+        spare_input(options.out, job.input)
     urls, key = base_urls(job.endpoints), api_key()
     _children.require_daemon()
     stream_name = input_digest(job.input, encode, limit=job.limit, sample=job.sample)

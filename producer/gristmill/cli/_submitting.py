@@ -23,6 +23,7 @@ from gristmill.cli._feeding import FeederEnd, FeederKeeper
 from gristmill.cli._interrupt import interrupts
 from gristmill.cli._jobview import lines_fed
 from gristmill.cli._options import JobOptions, StoreOptions
+from gristmill.cli._output import spare_input
 from gristmill.cli._results import collect_into
 from gristmill.cli._session import Store, api_key, base_urls, open_store
 from gristmill.cli._talk import Talk, say
@@ -61,6 +62,8 @@ async def submit(options: SubmitOptions) -> int:
     """
     job = options.job
     spool = (options.store.state_dir or default_state_dir()).absolute() / "spool"
+    if options.out is not None and job.input != _making.STDIN:
+        spare_input(options.out, job.input)
     data = await asyncio.to_thread(_making.open_input, job.input, spool)
     encode = _making.encode_options(job, inline=True)
     try:
