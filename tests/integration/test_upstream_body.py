@@ -12,7 +12,6 @@ from tests.support.rawserver import CHAT_ANSWER, RawServer, read_request, respon
 from gristmill.contract.manifest import Timeouts
 from gristmilld.config import EndpointConfig
 from gristmilld.upstream.body import CHUNK_BYTES, WHOLE_BYTES, Body
-from gristmilld.upstream.client import UpstreamClient
 from gristmilld.upstream.endpoint import Endpoint
 from gristmilld.upstream.outcome import Answer
 
@@ -65,9 +64,9 @@ CASES: list[tuple[list[bytes], list[bytes | bytearray | memoryview]]] = [
 ]
 
 
-async def test_every_cut_of_pieces_and_pictures_arrives_whole(sink):
+async def test_every_cut_of_pieces_and_pictures_arrives_whole(sink, open_client):
     """With its exact length, at all sizes around the chunk, one after the other on one connection."""
-    async with UpstreamClient(2) as client:
+    async with open_client(2) as client:
         endpoint = Endpoint(EndpointConfig(name="sink", url=sink.url))
         for pieces, images in CASES:
             body = Body(pieces, images)
@@ -78,10 +77,10 @@ async def test_every_cut_of_pieces_and_pictures_arrives_whole(sink):
     assert all(b"\r\nContent-Type: application/json\r\n" in head for head in sink.heads)
 
 
-async def test_pictures_are_dropped_once_and_never_sent_without(sink):
+async def test_pictures_are_dropped_once_and_never_sent_without(sink, open_client):
     """Once on their way pictures are let go; what is left is never sent as if it were the request."""
     dropped = []
-    async with UpstreamClient(1) as client:
+    async with open_client(1) as client:
         endpoint = Endpoint(EndpointConfig(name="sink", url=sink.url))
         with Body([b"{", b"}"], [b"abc"], lambda: dropped.append(1)) as body:
             await client.send(endpoint, "/chat/completions", body, TIMEOUTS)

@@ -33,8 +33,8 @@ async def standin() -> AsyncIterator[Standin]:
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[UpstreamClient]:
-    async with UpstreamClient(64) as opened:
+async def client(open_client) -> AsyncIterator[UpstreamClient]:
+    async with open_client(64) as opened:
         yield opened
 
 
@@ -261,19 +261,19 @@ async def test_an_idle_connection_that_the_server_closed_is_not_used(client, sta
     assert isinstance(await send(client, standin), Answer)
 
 
-async def test_as_many_calls_are_in_flight_as_concurrency_says(standin):
+async def test_as_many_calls_are_in_flight_as_concurrency_says(standin, open_client):
     """No hidden limit of the pool below, none missing above."""
     standin.control(latency=0.2)
-    async with UpstreamClient(150) as client:
+    async with open_client(150) as client:
         assert client.connection_limit == 150
         await asyncio.gather(*(send(client, standin) for _ in range(300)))
     assert standin.stats["in_flight_max"] == 150
 
 
-async def test_an_answer_above_the_cap_is_refused(standin):
+async def test_an_answer_above_the_cap_is_refused(standin, open_client):
     """The body is dropped while it comes, and the request is not sent again."""
     standin.control(faults=[{"kind": "content", "body": "x" * 3_000_000}])
-    async with UpstreamClient(1, max_body_bytes=1 << 20) as client:
+    async with open_client(1, max_body_bytes=1 << 20) as client:
         seen = await failure(client, standin)
         assert (seen.cls, seen.status_code, seen.body) == (C.BAD_REQUEST, 200, None)
         standin.control(faults=[])
@@ -288,9 +288,9 @@ async def test_a_large_answer_comes_whole(client, standin):
     assert json.loads(answer.body)["choices"][0]["message"]["content"] == "ä" * 2_000_000
 
 
-async def test_closing_twice_and_before_opening_is_fine(standin):
+async def test_closing_twice_and_before_opening_is_fine(standin, open_client):
     """Stop is safe at any time."""
-    client = UpstreamClient(1)
+    client = open_client(1)
     await client.__aexit__(None, None, None)
     async with client:
         assert isinstance(await send(client, standin), Answer)

@@ -29,8 +29,8 @@ QUICK = Timeouts(connect_s=5, first_byte_s=5, idle_s=5, total_s=10)
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[UpstreamClient]:
-    async with UpstreamClient(8) as opened:
+async def client(open_client) -> AsyncIterator[UpstreamClient]:
+    async with open_client(8) as opened:
         yield opened
 
 
@@ -140,7 +140,7 @@ async def test_bytes_that_are_no_utf8_are_no_answer(client):
     seen.body.decode()
 
 
-async def test_a_compressed_bomb_is_capped():
+async def test_a_compressed_bomb_is_capped(open_client):
     """What counts against the cap is what it unpacks to."""
     bomb = gzip.compress(b" " * (8 << 20) + CHAT_ANSWER)
 
@@ -149,7 +149,7 @@ async def test_a_compressed_bomb_is_capped():
         writer.write(response(bomb, "200 OK", "Content-Encoding: gzip"))
         await writer.drain()
 
-    async with RawServer(compressed) as server, UpstreamClient(1, max_body_bytes=1 << 20) as client:
+    async with RawServer(compressed) as server, open_client(1, max_body_bytes=1 << 20) as client:
         assert (await failure(client, server.url)).cls is C.BAD_REQUEST
 
 
@@ -295,6 +295,28 @@ async def test_a_private_certificate_can_be_trusted(client, secure, certificate)
     """By ca_file, or by not looking."""
     assert isinstance(await send(client, secure.url, ca_file=str(certificate)), Answer)
     assert isinstance(await send(client, secure.url, insecure=True), Answer)
+
+
+async def test_a_secure_connection_is_used_again(client, certificate):
+    """Large requests and answers go over one TLS connection, one after the other."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    text = b'{"choices":[{"finish_reason":"stop"}],"x":"' + b"x" * 3_000_000 + b'"}'
+    sizes = []
+
+    async def conversation(reader, writer, _number):
+        while True:
+            sizes.append(len((await read_request(reader))[1]))
+            writer.write(response(text))
+            await writer.drain()
+
+    async with RawServer(conversation, tls=context) as server:
+        endpoint = Endpoint(EndpointConfig(name="mill", url=server.url, ca_file=str(certificate)))
+        for _ in range(3):
+            answer = await client.send(endpoint, CHAT, Body([b"{", b"}"], [bytes(3_000_000)]), QUICK)
+            assert isinstance(answer, Answer)
+            assert answer.body == text
+        assert (server.connections, sizes) == (1, [4_000_002] * 3)
 
 
 async def test_https_to_a_plain_server_is_a_wrong_setup(client):

@@ -21,6 +21,7 @@ import msgspec
 MAX_HEAD_BYTES = 1 << 16
 """Heads above this size are no sane server's."""
 _MAX_LINE_BYTES = 1 << 12
+"""Likewise lines between chunks, and trailers."""
 
 _HEAD = re.compile(
     rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?:[ \t][^\r\n\0]*)?\r?\n((?:[-!#$%&'*+.^_`|~0-9A-Za-z]+:[^\r\n\0]*\r?\n)*)\r?\n"
@@ -142,13 +143,16 @@ class Reader:
     def _feed_head(self, data: bytes) -> Reply | None:
         self.begun = True
         if self._held:
-            data = self._held + data
+            seen, data = len(self._held), self._held + data
+            if _HEAD_END.search(data, max(0, seen - 2)) is None:  # else a dripping head would be read from its start
+                self._hold_head(data, ended=False)  # with each byte
+                return None
         found = _HEAD.match(data)
         while found is not None and found[2] in _INTERIM:
             data = data[found.end() :]
             found = _HEAD.match(data)
         if found is None:
-            self._hold_head(data)
+            self._hold_head(data, ended=_HEAD_END.search(data) is not None)
             return None
         end, status, headers = found.end(), int(found[2]), _headers(found[3])
         self._held = b""
@@ -164,9 +168,9 @@ class Reader:
             return Reply(status, headers, data[end:])
         return self.feed(data[end:]) if len(data) > end else None
 
-    def _hold_head(self, data: bytes) -> None:
+    def _hold_head(self, data: bytes, *, ended: bool) -> None:
         """Keep a head that may still become whole."""
-        if not data.startswith(_START[: len(data)]) or len(data) > MAX_HEAD_BYTES or _HEAD_END.search(data):
+        if ended or len(data) > MAX_HEAD_BYTES or not data.startswith(_START[: len(data)]):
             raise NotHttpError
         self._held = data
 
@@ -230,7 +234,7 @@ class Reader:
     def _hold_line(self, data: bytes) -> None:
         """Keep a line between chunks, or a trailer, that may still become whole."""
         if self._chunk == _IN_TRAILER:
-            broken = len(data) > MAX_HEAD_BYTES or _HEAD_END.search(data) is not None
+            broken = len(data) > _MAX_LINE_BYTES or _HEAD_END.search(data) is not None
         elif self._chunk == _DUE_LINE_END:
             broken = data != b"\r"
         else:

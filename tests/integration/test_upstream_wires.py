@@ -1,0 +1,479 @@
+"""One connection, byte by byte: when it is used again, when it is not, and what its end means for the call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from tests.support.rawserver import CHAT_ANSWER, RawServer, read_request, response
+from tests.support.wait import wait_until
+
+from gristmill.contract.failure import FailureClass
+from gristmill.contract.manifest import Timeouts
+from gristmilld.config import EndpointConfig
+from gristmilld.upstream.body import Body
+from gristmilld.upstream.client import UpstreamClient
+from gristmilld.upstream.endpoint import Endpoint
+from gristmilld.upstream.outcome import Answer, Clock, FailedCall, Shape
+
+C = FailureClass
+TEXT = Body([b'{"messages":[{"role":"user","content":"hello"}]}'])
+QUICK = Timeouts(connect_s=5, first_byte_s=5, idle_s=5, total_s=10)
+
+
+@pytest.fixture
+async def client(open_client) -> AsyncIterator[UpstreamClient]:
+    async with open_client(8) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def lean_client() -> AsyncIterator[UpstreamClient]:
+    """For what aiohttp does otherwise: it reuses the oldest connection, and trusts bytes that nobody asked for."""
+    async with UpstreamClient(8) as opened:
+        yield opened
+
+
+def endpoint_of(url: str) -> Endpoint:
+    return Endpoint(EndpointConfig(name="mill", url=url))
+
+
+async def send(client, server, body=TEXT, timeouts=QUICK, **options) -> Answer | FailedCall:
+    return await client.send(endpoint_of(server.url), "/chat/completions", body, timeouts, **options)
+
+
+async def failure(client, server, *args, **options) -> FailedCall:
+    outcome = await send(client, server, *args, **options)
+    assert isinstance(outcome, FailedCall)
+    return outcome
+
+
+async def good(client, server, *args, **options) -> Answer:
+    outcome = await send(client, server, *args, **options)
+    assert isinstance(outcome, Answer), outcome
+    return outcome
+
+
+def answering(*pieces: bytes, pause_s: float = 0.0):
+    """A conversation that answers each request with `pieces`, sent one by one."""
+
+    async def conversation(reader, writer, _number):
+        while True:
+            await read_request(reader)
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(pause_s)
+
+    return conversation
+
+
+def chunked(body: bytes, size: int, *, end: bytes = b"0\r\n\r\n", extension: bytes = b"") -> bytes:
+    parts = [body[i : i + size] for i in range(0, len(body), size)]
+    return b"".join(b"%x%b\r\n%b\r\n" % (len(p), extension, p) for p in parts) + end
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+WHOLE = response(CHAT_ANSWER)
+
+
+# -- when a connection is used again ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "reused"),
+    [
+        (WHOLE, True),
+        (CHUNKED + chunked(CHAT_ANSWER, 7), True),
+        (CHUNKED + chunked(CHAT_ANSWER, 7, extension=b";a=b", end=b"0\r\nx-sum: 1\r\ny: 2\r\n\r\n"), True),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + WHOLE, True),
+        (WHOLE.replace(b"HTTP/1.1", b"HTTP/1.0").replace(b"\r\n\r\n", b"\r\nConnection: keep-alive\r\n\r\n"), True),
+        (WHOLE.replace(b"HTTP/1.1", b"HTTP/1.0"), False),
+        (response(CHAT_ANSWER, "200 OK", "Connection: close"), False),
+        (response(CHAT_ANSWER, "200 OK", "CONNECTION: Keep-Alive, CLOSE"), False),
+        (response(CHAT_ANSWER, "200", "set-cookie: a=1", "set-cookie: b=2", "X-Empty:"), True),
+    ],
+)
+async def test_a_connection_is_used_again_when_the_server_keeps_it(client, answer, reused):
+    """Every framing of an answer is read to its end, and the next call goes over the same connection or a new one."""
+    async with RawServer(answering(answer)) as server:
+        for _ in range(5):
+            assert (await good(client, server)).body == CHAT_ANSWER
+        assert server.connections == (1 if reused else 5)
+
+
+async def test_an_answer_cut_anywhere_is_the_same_answer(client):
+    """Head, lines between chunks and trailer come in as many pieces as the network likes."""
+    whole = CHUNKED + chunked(CHAT_ANSWER, 30, end=b"0\r\nx: 1\r\n\r\n")
+    cut = [0]
+
+    async def conversation(reader, writer, _number):
+        while True:
+            await read_request(reader)
+            for piece in (whole[: cut[0]], whole[cut[0] :]):
+                writer.write(piece)
+                await asyncio.sleep(0.001)
+
+    async with RawServer(conversation) as server:
+        for cut[0] in range(1, len(whole), 3):
+            assert (await good(client, server)).body == CHAT_ANSWER
+        assert server.connections == 1
+
+
+async def test_the_connection_used_last_is_used_next(lean_client):
+    """After a burst, single calls stay on one connection, so that the others can go."""
+    numbers = []
+
+    async def conversation(reader, writer, number):
+        while True:
+            await read_request(reader)
+            numbers.append(number)
+            await asyncio.sleep(0.02)
+            writer.write(WHOLE)
+
+    async with RawServer(conversation) as server:
+        await asyncio.gather(*(good(lean_client, server) for _ in range(8)))
+        assert server.connections == 8
+        numbers.clear()
+        for _ in range(4):
+            await good(lean_client, server)
+        assert len(set(numbers)) == 1
+        assert server.connections == 8
+
+
+async def test_an_idle_connection_is_not_kept_for_long(monkeypatch, open_client):
+    """After its time it is closed from our side, without a call; the next call makes a new one."""
+    monkeypatch.setattr("gristmilld.upstream.connections.KEEPALIVE_S", 0.05)
+    monkeypatch.setattr("gristmilld.upstream.ordinary.KEEPALIVE_S", 0.05)
+    ended = []
+
+    async def conversation(reader, writer, number):
+        await read_request(reader)
+        writer.write(WHOLE)
+        assert await reader.read() == b""
+        ended.append(number)
+
+    async with RawServer(conversation) as server, open_client(2) as client:
+        await good(client, server)
+        await wait_until(lambda: ended == [0], description="the idle connection has been closed")
+        await good(client, server)
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize("extra", [b"x", b"\r\n", WHOLE])
+async def test_bytes_behind_an_answer_end_the_connection(lean_client, extra):
+    """They belong to no request, so what comes after them can't be trusted either; the answer itself is good."""
+    async with RawServer(answering(WHOLE + extra)) as server:
+        for _ in range(3):
+            assert (await good(lean_client, server)).body == CHAT_ANSWER
+        assert server.connections == 3
+
+
+async def test_bytes_on_an_idle_connection_end_it(lean_client):
+    """What a server says unasked is never the answer to the next request."""
+
+    async def conversation(reader, writer, number):
+        await read_request(reader)
+        writer.write(WHOLE)
+        await writer.drain()
+        await asyncio.sleep(0.02)
+        if number == 0:
+            writer.write(response(b'{"error":"idle"}', "408 Request Timeout"))
+        await reader.read()
+
+    async with RawServer(conversation) as server:
+        await good(lean_client, server)
+        await asyncio.sleep(0.08)  # the bytes are on their way to an idle client
+        await good(lean_client, server)
+        assert server.connections == 2
+
+
+async def test_a_half_closed_connection_is_not_used_again(client):
+    """The server has said that it will say no more."""
+
+    async def conversation(reader, writer, _number):
+        await read_request(reader)
+        writer.write(WHOLE)
+        writer.write_eof()
+        await reader.read()
+
+    async with RawServer(conversation) as server:
+        for count in (1, 2, 3):
+            await good(client, server)
+            await asyncio.sleep(0.01)  # the end is on its way
+            assert server.connections == count
+
+
+async def test_a_half_close_in_place_of_an_answer_ends_the_call(client):
+    """No answer can come any more, though the server still reads."""
+
+    async def conversation(reader, writer, _number):
+        await read_request(reader)
+        writer.write_eof()
+        await reader.read()
+
+    async with RawServer(conversation) as server:
+        seen = await failure(client, server)
+    assert seen.cls is C.TRANSIENT
+    assert seen.latency_ms < 2_000
+
+
+# -- answers that come early, late or never whole ---------------------------------------------------------------------
+
+
+async def test_an_answer_before_the_request_was_sent_whole(client):
+    """It is taken at once; the rest of the request is not sent, and the connection not used again."""
+    taken = []
+
+    async def conversation(reader, writer, _number):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(WHOLE)
+        await writer.drain()
+        await asyncio.sleep(0.1)
+        size = 0
+        while data := await reader.read(1 << 20):
+            size += len(data)
+        taken.append(size)
+
+    picture = bytes(40 << 20)
+    async with RawServer(conversation) as server:
+        assert (await good(client, server, Body([b"{", b"}"], [picture]))).body == CHAT_ANSWER
+        assert (await good(client, server)).body == CHAT_ANSWER
+        assert server.connections == 2
+        await wait_until(lambda: bool(taken), description="the first connection has ended")
+    assert taken[0] < len(picture)
+
+
+async def test_a_cut_while_the_request_is_sent(client):
+    """A server that goes away under a large request costs an attempt; nothing hangs."""
+
+    async def conversation(reader, writer, _number):
+        await reader.readuntil(b"\r\n\r\n")
+        reset(writer)
+
+    async with RawServer(conversation) as server:
+        seen = await failure(client, server, Body([b"{", b"}"], [bytes(20 << 20)]))
+    assert seen.cls is C.TRANSIENT
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    """End the connection with RST."""
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+async def test_the_total_clock_runs_while_the_request_is_sent(client):
+    """A server that takes a large request slowly does not hold the slot longer than all may take."""
+
+    async def conversation(reader, _writer, _number):
+        while await reader.read(1 << 16):  # noqa: ASYNC110 - it is slow, not waiting
+            await asyncio.sleep(0.02)
+
+    async with RawServer(conversation) as server:
+        body = Body([b"{", b"}"], [bytes(60 << 20)])
+        seen = await failure(client, server, body, Timeouts(idle_s=5, first_byte_s=5, total_s=0.4))
+    assert (seen.cls, seen.clock) == (C.TIMEOUT, Clock.TOTAL)
+    assert 390 <= seen.latency_ms < 3_000
+
+
+async def test_a_head_that_drips_meets_the_first_byte_clock(client):
+    """A byte now and then does not hold the clock off: the head has to be whole."""
+
+    async def conversation(reader, writer, _number):
+        await read_request(reader)
+        for byte in WHOLE:
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0.02)
+
+    async with RawServer(conversation) as server:
+        seen = await failure(client, server, TEXT, Timeouts(first_byte_s=0.2, idle_s=5, total_s=5))
+    assert (seen.cls, seen.clock, seen.first_byte_ms) == (C.TIMEOUT, Clock.FIRST_BYTE, None)
+    assert 190 <= seen.latency_ms < 1_500
+
+
+async def test_interim_answers_do_not_hold_off_the_first_byte_clock(client):
+    """1xx is no answer."""
+
+    async def conversation(reader, writer, _number):
+        await read_request(reader)
+        for _ in range(200):
+            writer.write(b"HTTP/1.1 102 Processing\r\n\r\n")
+            await asyncio.sleep(0.02)
+
+    async with RawServer(conversation) as server:
+        seen = await failure(client, server, TEXT, Timeouts(first_byte_s=0.2, idle_s=5, total_s=5))
+    assert (seen.cls, seen.clock) == (C.TIMEOUT, Clock.FIRST_BYTE)
+
+
+async def test_no_clock_runs_out_early(client):
+    """An answer that stays within each clock is an answer, however close."""
+    async with RawServer(answering(WHOLE[:40], WHOLE[40:150], WHOLE[150:], pause_s=0.12)) as server:
+        await good(client, server, TEXT, Timeouts(first_byte_s=0.3, idle_s=0.3, total_s=0.6))
+
+
+async def test_a_call_without_a_place_meets_the_connect_clock(open_client):
+    """More calls than `concurrency` wait, no longer than a connection may take; the others are not harmed."""
+
+    async def conversation(reader, writer, _number):
+        await read_request(reader)
+        await asyncio.sleep(0.5)
+        writer.write(WHOLE)
+
+    async with RawServer(conversation) as server, open_client(1) as client:
+        first = asyncio.create_task(good(client, server))
+        await wait_until(lambda: server.connections == 1, description="the first call is under way")
+        seen = await failure(client, server, TEXT, Timeouts(connect_s=0.1))
+        assert (seen.cls, seen.clock) == (C.TIMEOUT, Clock.CONNECT)
+        await first
+
+
+@pytest.mark.parametrize("framing", ["length", "chunks", "end"])
+async def test_a_large_answer_in_small_pieces(client, framing):
+    """8 MB come whole, whatever says where they end."""
+    text = json.dumps({"choices": [{"finish_reason": "stop", "message": {"content": "x" * (8 << 20)}}]}).encode()
+    wire = {
+        "length": response(text),
+        "chunks": CHUNKED + chunked(text, 16_000),
+        "end": HEAD + b"\r\n" + text,
+    }[framing]
+
+    async def conversation(reader, writer, _number):
+        await read_request(reader)
+        for start in range(0, len(wire), 16_500):
+            writer.write(wire[start : start + 16_500])
+            await writer.drain()
+
+    async with RawServer(conversation) as server:
+        assert (await good(client, server)).body == text
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        WHOLE[:-5],
+        CHUNKED + chunked(CHAT_ANSWER, 9, end=b""),
+        CHUNKED + chunked(CHAT_ANSWER, 9)[:-2],
+        HEAD + b"Content-Length: 100\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+async def test_half_an_answer_is_none(client, broken, first):
+    """Broken off costs an attempt, on a new connection and on a reused one."""
+
+    async def conversation(reader, writer, _number):
+        await read_request(reader)
+        if not first:
+            writer.write(WHOLE)
+            await read_request(reader)
+        writer.write(broken)
+
+    async with RawServer(conversation) as server:
+        if not first:
+            await good(client, server)
+        seen = await failure(client, server)
+        assert (seen.cls, seen.message) == (C.TRANSIENT, "the answer broke off")
+        assert seen.first_byte_ms is not None
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -2\r\n\r\n{}",
+        b"HTTP/1.1 OK\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n{}",
+        CHUNKED + b"xyz\r\n",
+        b"\x16\x03\x01\x02\x00",
+        b"hello",
+    ],
+)
+async def test_what_is_no_http_is_told_as_such(client, broken):
+    """At once, not when the server closes."""
+    async with RawServer(answering(broken)) as server:
+        seen = await failure(client, server)
+    assert seen.cls is C.TRANSIENT
+    assert seen.shape is Shape.NOT_HTTP or seen.message == "the answer broke off"
+
+
+async def test_an_answer_without_a_body(client):
+    """204 has none, and the connection stays good."""
+    async with RawServer(answering(b"HTTP/1.1 204 No Content\r\n\r\n")) as server:
+        for _ in range(2):
+            seen = await failure(client, server)
+            assert (seen.cls, seen.status_code, seen.message) == (C.TRANSIENT, 204, "the answer is empty")
+        assert server.connections == 1
+
+
+# -- ends from our side -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["before the head", "in the body", "in the request"])
+async def test_a_cancelled_call_ends_its_connection(client, when):
+    """Wherever it is; the answer to it can never meet another call."""
+    state = []
+
+    async def conversation(reader, writer, number):
+        if number == 0:
+            await reader.readuntil(b"\r\n\r\n")
+            if when == "in the body":
+                writer.write(WHOLE[:-5])
+            state.append("begun")
+            while await reader.read(1 if when == "in the request" else 1 << 20):  # noqa: ASYNC110 - slow
+                await asyncio.sleep(0.01)
+            state.append("ended")
+        else:
+            await read_request(reader)
+            writer.write(WHOLE)
+
+    body = Body([b"{", b"}"], [bytes(20 << 20)]) if when == "in the request" else TEXT
+    async with RawServer(conversation) as server:
+        call = asyncio.create_task(send(client, server, body))
+        await wait_until(lambda: state == ["begun"], description="the call is under way")
+        await asyncio.sleep(0.02)  # what the server wrote is on its way
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        if when != "in the request":  # there the server still has what the kernel had taken
+            await wait_until(lambda: state == ["begun", "ended"], description="the server has noticed")
+        await good(client, server)
+        assert server.connections == 2
+
+
+async def test_closing_the_client_ends_its_calls(open_client):
+    """A call under way when the client is closed ends as a failure, and its connection with it."""
+    ended = []
+
+    async def conversation(reader, _writer, number):
+        await read_request(reader)
+        await reader.read()
+        ended.append(number)
+
+    async with RawServer(conversation) as server:
+        async with open_client(4) as client:
+            calls = [asyncio.create_task(send(client, server)) for _ in range(4)]
+            await wait_until(lambda: server.connections == 4, description="the calls are under way")
+        outcomes = await asyncio.gather(*calls)
+        assert all(isinstance(o, FailedCall) and o.cls is C.TRANSIENT for o in outcomes)
+        await wait_until(lambda: sorted(ended) == [0, 1, 2, 3], description="the server has noticed")
+
+
+async def test_the_lean_way_is_taken_unless_there_is_a_proxy(monkeypatch):
+    """A call to a plain endpoint goes past aiohttp, which would cost four times as much."""
+
+    async def taken(*_args, **_kwargs):
+        raise aiohttp.ClientPayloadError
+
+    monkeypatch.setattr(aiohttp.ClientSession, "_request", taken)
+    async with RawServer(answering(WHOLE)) as server, UpstreamClient(2) as client:
+        await good(client, server)
+        await good(client, server, fresh=True)
+        proxied = Endpoint(EndpointConfig(name="mill", url=server.url, proxy=server.url.removesuffix("/v1")))
+        assert isinstance(await client.send(proxied, "/chat/completions", TEXT, QUICK), FailedCall)
