@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import get_args
 
 import pytest
 import uvloop
 from redis.asyncio import Redis
-from tests.support.proxy import Proxy, to_url
+from tests.support import feeding
+from tests.support.invariants import check_invariants
+from tests.support.jobs import chat, results, sealed_job, worker
+from tests.support.proxy import Proxy, Snag, to_url
+from tests.support.standin import Standin
 from tests.support.store import StoreProcess
+from tests.support.wait import wait_until
 
+from gristmill.contract.lifecycle import JobState
+from gristmill.outlet.collector import collect
+from gristmill.outlet.workdir import Work
+from gristmill.queue import LeaseQueue, loader
 from gristmill.queue.store import connect
+
+SNAGS = get_args(Snag)
 
 
 @pytest.fixture
@@ -39,3 +52,82 @@ def test_a_connection_that_was_reset_while_idle_is_replaced(shared_store: StoreP
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(story())
+
+
+async def warm(redis: Redis, *names: str) -> None:
+    """Let the store know the scripts, so that the first call of each is the real one."""
+    for name in names:
+        await redis.script_load(loader.scripts()[name].text)
+
+
+@pytest.mark.parametrize("snag", SNAGS)
+@pytest.mark.parametrize("call", ["claim", "commit"])
+async def test_a_worker_runs_each_request_once(way: Proxy, redis: Redis, call: str, snag: Snag):
+    """Whatever is lost of a claim or a commit, request or reply: every request is answered, and sent once."""
+    queue = await sealed_job(redis, [chat(row) for row in range(60)], first_alone=0)
+    await warm(redis, "claim", "commit")
+    way.arm(snag, loader.scripts()[call].sha.encode())
+    async with Standin() as standin, through(way) as client:
+        async with worker(client, standin.url, slots=16):
+            await wait_until(lambda: is_complete(queue), description="every request is answered")
+        assert standin.stats["requests"] == 60
+    assert way.hurt[snag] == 1
+    assert sorted(await results(queue)) == list(range(60))
+    seen = await check_invariants(redis, queue)
+    assert not seen.held_indices
+
+
+async def is_complete(queue: LeaseQueue) -> bool:
+    return (await queue.snapshot()).state is JobState.COMPLETE
+
+
+@pytest.mark.parametrize("snag", SNAGS)
+@pytest.mark.parametrize("call", ["seal", "close", "lease"])
+async def test_a_feeder_seals_each_line_once(way: Proxy, redis: Redis, tmp_path: Path, call: str, snag: Snag):
+    """Whatever is lost of a seal, a close or the lease: the input is in the store once, whole and in order."""
+    queue = await feeding.new_job(redis)
+    path = feeding.write(tmp_path / "in.jsonl", feeding.prompts(600))
+    await warm(redis, "seal", "close", "lease")
+    way.arm(snag, loader.scripts()[call].sha.encode())
+    async with through(way) as client:
+        fed = await feeding.run(await LeaseQueue.attach(client, queue.job), path)
+    assert (fed.sealed, fed.closed) == (600, True)
+    assert way.hurt[snag] == 1
+    await check_invariants(redis, queue)
+    frames = feeding.in_order(await feeding.claimed(queue))
+    assert [frame.ordinal for frame in frames] == list(range(600))
+
+
+@pytest.mark.parametrize("snag", SNAGS)
+@pytest.mark.parametrize("call", ["ack", "lease"])
+async def test_a_collector_writes_each_result_once(way: Proxy, redis: Redis, tmp_path: Path, call: str, snag: Snag):
+    """Whatever is lost of an ack or the lease: each result is durable once, and nothing stays in the store."""
+    queue = await sealed_job(redis, [chat(row) for row in range(100)])
+    async with Standin() as standin, worker(redis, standin.url):
+        await wait_until(lambda: is_complete(queue), description="every request is answered")
+    await warm(redis, "ack", "lease")
+    way.arm(snag, loader.scripts()[call].sha.encode())
+    async with through(way) as client:
+        with Work.open(tmp_path / "out.jsonl") as work:
+            work.begin(queue.job, epoch=queue.epoch, store="test")
+            collected = await collect(await LeaseQueue.attach(client, queue.job), work, token="c")
+            assert work.ledger.new == 100
+    assert (collected.finished, collected.new) == (True, 100)
+    assert way.hurt[snag] == 1
+    seen = await check_invariants(redis, queue)
+    assert len(seen.acked) == 100
+
+
+async def test_a_stall_longer_than_the_time_out_costs_nothing(way: Proxy, redis: Redis):
+    """A store that says nothing for longer than the time-out of a call is waited for; no request is sent twice."""
+    queue = await sealed_job(redis, [chat(row) for row in range(200)], first_alone=0)
+    async with Standin(latency=0.05) as standin, through(way, timeout_s=0.3) as client:
+        async with worker(client, standin.url, slots=8):
+            await wait_until(lambda: standin.stats["requests"] >= 30, description="it is under way")
+            way.stall()
+            await wait_until(lambda: not standin.stats["in_flight"], description="the worker has run dry")
+            await asyncio.sleep(1.0)  # the stall has to outlast the time-out, three times
+            way.flow()
+            await wait_until(lambda: is_complete(queue), description="every request is answered")
+        assert standin.stats["requests"] == 200
+    await check_invariants(redis, queue)
