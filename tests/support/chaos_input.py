@@ -45,6 +45,10 @@ class Sheet:
         more = {"refused": REFUSED, "poison": POISON}.get(self.kind(row), "")
         return f"{self.name} row {row} {more}{'x' * (row * 7919 % 90)}"
 
+    def digest(self, row: int) -> str:
+        """What the stand-in's answer to row `row` must name: the sha-256 of its text."""
+        return hashlib.sha256(self.text(row).encode()).hexdigest()
+
     def lines(self) -> Iterator[str]:
         for row in range(self.rows):
             if self.kind(row) == "bad":
@@ -119,6 +123,6 @@ def _fault(sheet: Sheet, index: int, row: dict) -> str:
     if tail["status"] != "ok":
         return f"row {index} failed: {tail['class']}, {(row['error'] or {}).get('message', '')[:200]}"
     content = json.loads(row["response"]["body"]["choices"][0]["message"]["content"])
-    if content["text_sha256"] != hashlib.sha256(sheet.text(index).encode()).hexdigest():
+    if content["text_sha256"] != sheet.digest(index):
         return f"row {index} has the answer to another text"
     return ""
