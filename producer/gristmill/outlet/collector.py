@@ -21,16 +21,16 @@ from gristmill.contract.failure import CODES
 from gristmill.contract.lifecycle import TERMINAL, JobState
 from gristmill.contract.record import Record
 from gristmill.contract.record import decode as decode_record
-from gristmill.outlet.errors import CollectorBusyError, LeaseLostError
+from gristmill.outlet.errors import LeaseLostError
 from gristmill.outlet.events import Event, Progress, Report, RolledBack
+from gristmill.outlet.lease import CollectorLease
 from gristmill.outlet.lines import encode_line, request_key, result_number
 from gristmill.outlet.outage import Patience, StoppedError, wait_for
 from gristmill.outlet.segments import Entry
 from gristmill.outlet.workdir import Work
 from gristmill.queue.errors import JobNotFoundError
 from gristmill.queue.leasequeue import LeaseQueue
-from gristmill.queue.replies import AckStatus, Role
-from gristmill.queue.store import OUTAGES
+from gristmill.queue.replies import AckStatus
 
 T = TypeVar("T")
 Blocks = Mapping[int, Mapping[int, bytes]]
@@ -110,7 +110,7 @@ async def collect(
         DiskError: not durable; nothing of it was acked. Open the work anew to go on.
     """
     stop = stop or asyncio.Event()
-    lease = _Lease(queue, token, holder, lease_ttl_ms)
+    lease = CollectorLease(queue, token, holder, lease_ttl_ms)
     collector = _Collector(queue, work, lease, stop, until, grow, report, round_bytes)
     try:
         await collector.patience.call(lambda: lease.take(force=take))
@@ -125,58 +125,6 @@ async def collect(
         await lease.release()
 
 
-class _Lease:
-    """The collector's lease on the job: taken once, renewed thrice per lifetime."""
-
-    def __init__(self, queue: LeaseQueue, token: str, holder: str, ttl_ms: int) -> None:
-        self._queue = queue
-        self.token = token
-        self._holder = holder
-        self._ttl_ms = ttl_ms
-        self.lost = False
-
-    async def take(self, *, force: bool = False) -> None:
-        reply = await self._queue.take_lease(Role.COLLECTOR, self.token, self._holder, self._ttl_ms, force=force)
-        if not reply.granted:
-            raise CollectorBusyError(self._queue.job, reply.holder, reply.expires_in_ms)
-
-    async def retake(self) -> None:
-        """Get it back where nobody else took it: it lapsed, or the store forgot it.
-
-        Raises:
-            LeaseLostError: somebody else has it.
-        """
-        try:
-            await self.take()
-        except CollectorBusyError:
-            self.lost = True
-            raise LeaseLostError(self._queue.job) from None
-
-    async def keep(self) -> None:
-        """Renew until cancelled or lost; an outage is no reason to stop trying."""
-        while not self.lost:
-            await asyncio.sleep(self._ttl_ms / 3000)
-            try:
-                if not await self._queue.renew_lease(Role.COLLECTOR, self.token, self._ttl_ms):
-                    await self.retake()
-            except OUTAGES:
-                continue
-            except (LeaseLostError, JobNotFoundError):
-                return  # the next round meets the same and tells the caller
-
-    async def release(self) -> None:
-        """Give it back; when the store does not answer within a second it lapses by itself."""
-        if self.lost:
-            return
-        try:
-            async with asyncio.timeout(1):
-                await self._queue.release_lease(Role.COLLECTOR, self.token)
-        except JobNotFoundError:
-            return
-        except OUTAGES:  # our own time-out, too
-            return
-
-
 class _Collector:
     """The rounds of one `collect`."""
 
@@ -184,7 +132,7 @@ class _Collector:
         self,
         queue: LeaseQueue,
         work: Work,
-        lease: _Lease,
+        lease: CollectorLease,
         stop: asyncio.Event,
         until: Until,
         grow: Callable[[], object] | None,
@@ -270,8 +218,12 @@ class _Collector:
     def _store(self, blocks: Blocks) -> int:
         """Runs in a thread; nothing else touches the ledger meanwhile."""
         job = self._queue.job
-        records = (decode_record(data) for block in blocks.values() for data in block.values())
-        new = self._ledger.append(_entry(job, r) for r in records if r.detail.ordinal not in self._ledger)
+        records: dict[int, Record] = {}
+        for block in blocks.values():
+            for data in block.values():
+                record = decode_record(data)
+                records.setdefault(record.detail.ordinal, record)
+        new = self._ledger.append([_entry(job, records[ordinal]) for ordinal in self._ledger.absent(records)])
         if self._grow is not None:
             self._grow()
         return new
