@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from gristmill.queue.handle import Handle
@@ -10,6 +10,7 @@ from gristmill.queue.loader import Arg
 from gristmill.queue.replies import AckReply, AckStatus
 
 LOOK_AHEAD_BLOCKS = 256
+LOOK_AHEAD_UNSEEN_BLOCKS = 2048
 MAX_ACK = 4000
 
 
@@ -72,6 +73,69 @@ async def _part_of_block(handle: Handle, block: int, max_bytes: int) -> dict[int
         return {}
     records: Any = await handle.redis.hmget(key, [str(index) for index in chosen])
     return {index: record for index, record in zip(chosen, records, strict=True) if record is not None}
+
+
+async def read_unseen(
+    handle: Handle, seen: Mapping[int, Collection[int]], max_bytes: int, *, below: int | None = None
+) -> dict[int, dict[int, bytes]]:
+    """As `read_blocks`, but only records that are not in `seen` (block -> indices that were read and not acked).
+
+    For a reader that acks late: what it holds already is not sent again. A block in which nothing is new costs one
+    small question. Only blocks with a number under `below` are looked at.
+    """
+    members: Any = await handle.redis.smembers(handle.keys.unacked)
+    blocks = sorted(b for b in map(int, members) if below is None or b < below)[:LOOK_AHEAD_UNSEEN_BLOCKS]
+    whole: list[int] = []
+    parts: dict[int, int] = {}  # block -> about how many of its records fit
+    left = max_bytes
+    for block, count, size in await _changed(handle, blocks, seen):
+        if left <= 0:
+            break
+        if size <= left and not seen.get(block):
+            whole.append(block)
+        else:
+            parts[block] = max(1, left * count // max(size, 1))
+        left -= size
+    read = await _whole_blocks(handle, whole) if whole else {}
+    if parts:
+        read.update(await _unseen_parts(handle, parts, seen))
+    return read
+
+
+async def _unseen_parts(
+    handle: Handle, parts: Mapping[int, int], seen: Mapping[int, Collection[int]]
+) -> dict[int, dict[int, bytes]]:
+    """Of each block in `parts`, at most so many records that are not seen, lowest indices first."""
+    chosen: dict[int, list[int]] = {}
+    async with handle.redis.pipeline(transaction=False) as pipe:
+        for block in parts:
+            pipe.hkeys(handle.keys.block(block))
+        for (block, most), fields in zip(parts.items(), await pipe.execute(), strict=True):
+            known = seen.get(block, ())
+            new = sorted(i for i in (int(f) for f in fields if f != b"#") if i not in known)[:most]
+            if new:
+                chosen[block] = new
+    async with handle.redis.pipeline(transaction=False) as pipe:
+        for block, indices in chosen.items():
+            pipe.hmget(handle.keys.block(block), [str(index) for index in indices])
+        replies = await pipe.execute() if chosen else []
+    read = {}
+    for (block, indices), records in zip(chosen.items(), replies, strict=True):
+        read[block] = {i: record for i, record in zip(indices, records, strict=True) if record is not None}
+    return read
+
+
+async def _changed(
+    handle: Handle, blocks: Sequence[int], seen: Mapping[int, Collection[int]]
+) -> list[tuple[int, int, int]]:
+    """Of `blocks`, those with records that are not seen: number, count of records, their bytes."""
+    async with handle.redis.pipeline(transaction=False) as pipe:
+        for block in blocks:
+            pipe.hlen(handle.keys.block(block))
+            pipe.hget(handle.keys.block(block), "#")
+        replies = await pipe.execute() if blocks else []
+    looked = zip(blocks, replies[::2], replies[1::2], strict=True)
+    return [(b, length - 1, int(size or 0)) for b, length, size in looked if length - 1 > len(seen.get(b, ()))]
 
 
 async def ack(handle: Handle, token: str, indices: Mapping[int, Sequence[int]]) -> AckReply:

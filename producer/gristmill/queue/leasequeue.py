@@ -15,7 +15,7 @@ The work is done in `creating`, `feeding`, `working`, `collecting` and `controll
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from redis.asyncio import Redis
 
@@ -185,6 +185,12 @@ class LeaseQueue:
     async def read_blocks(self, max_bytes: int, *, after: int | None = None) -> dict[int, dict[int, bytes]]:
         """See `collecting.read_blocks`."""
         return await collecting.read_blocks(self._handle, max_bytes, after=after)
+
+    async def read_unseen(
+        self, seen: Mapping[int, Collection[int]], max_bytes: int, *, below: int | None = None
+    ) -> dict[int, dict[int, bytes]]:
+        """See `collecting.read_unseen`."""
+        return await collecting.read_unseen(self._handle, seen, max_bytes, below=below)
 
     async def ack(self, token: str, indices: Mapping[int, Sequence[int]]) -> AckReply:
         """See `collecting.ack`."""
