@@ -28,6 +28,7 @@ from gristmilld.worker.lanes import Lanes, Work
 from gristmilld.worker.payload import PayloadGoneError, Payloads
 from gristmilld.worker.roster import Roster
 from gristmilld.worker.session import Session, Taken
+from gristmilld.worker.sharing import Sharing
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class Mill:
         self._starved = max(1, int(slots * STARVED_SHARE))
         self._max_bytes = max_bytes
         self._clock = clock
+        self._sharing = Sharing()
         self._alone = False
         self._bell = asyncio.Event()
         self._last_claim_s = 0.0
@@ -110,7 +112,10 @@ class Mill:
             if not self._stopping:
                 await self._roster.refresh()
             for session in list(self._roster.sessions.values()):
-                await self._serve_session(session)
+                if session.settle_due or (self._stopping and session.holds):
+                    await session.settle()
+            if not self._stopping:
+                await self._fill()
         except OUTAGES as error:
             if not self._outage_s:
                 log.warning("the store does not answer, waiting for it: %s", type(error).__name__)
@@ -130,20 +135,25 @@ class Mill:
                 if count:
                     log.info("calls of a job that has ended are cut", extra=fields(job=session.job, count=count))
 
-    async def _serve_session(self, session: Session) -> None:
-        if session.settle_due or (self._stopping and session.holds):
-            await session.settle()
+    async def _fill(self) -> None:
+        """Claim for what is free, of the jobs that may have something, by priority and weight."""
         now_s = self._clock()
-        if self._stopping or now_s < session.next_claim_s:
+        room = self._room(now_s)
+        ready = {job: s for job, s in self._roster.sessions.items() if now_s >= s.next_claim_s}
+        if room <= 0 or not ready:
             return
-        want = self._room(now_s)
-        if want <= 0:
-            return
+        turn = self._sharing.round((s.share for s in ready.values()), room)
+        while not self._alone and self._lanes.text_bytes < self._max_bytes and (grant := turn.offer()):
+            turn.took(await self._claim(ready[grant.job], grant.slots))
+
+    async def _claim(self, session: Session, slots: int) -> int:
+        """Claim up to `slots` requests of one job and start them; how many there were."""
         max_bytes = max(1, self._max_bytes - self._lanes.text_bytes)
-        taken = await session.claim(want, max_bytes, suspects=self._holds_nothing())
+        taken = await session.claim(slots, max_bytes, suspects=self._holds_nothing())
         self._last_claim_s = now_s = self._clock()
         session.claimed(now_s, found=bool(taken), longest_s=EMPTY_BACKOFF_S)
         self._dispatch(session, taken)
+        return len(taken)
 
     def _room(self, now_s: float) -> int:
         """How many requests to claim now; none while there is neither need nor reason."""

@@ -26,7 +26,7 @@ FOREIGN_MEMORY = 10_000
 
 
 class Roster:
-    """The sessions of a worker, one for each job it works on, in the order in which they are served.
+    """The sessions of a worker, one for each job it works on; who gets how many slots is `sharing`'s to say.
 
     Args:
         redis: the store.
@@ -68,7 +68,6 @@ class Roster:
         for job, session in self.sessions.items():
             if job not in runnable and not session.over:
                 await session.renew(session.queue)  # it has ended, or is about to: learn how without a claim
-        self.sessions = {job: self.sessions[job] for job in (*runnable, *self.sessions) if job in self.sessions}
 
     async def _join(self, job: str) -> None:
         try:

@@ -24,6 +24,7 @@ from gristmilld.logs import fields
 from gristmilld.meter import WorkerMetrics
 from gristmilld.worker.attempt import Outcome, Terms
 from gristmilld.worker.commit import MAX_BATCH, CommitBuffer
+from gristmilld.worker.sharing import Share
 from gristmilld.worker.trial import Trial, Verdict
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class Session:
         self.queue = queue
         self.manifest = manifest
         self.terms = Terms.of(manifest)
+        self.share = Share(manifest.job, manifest.priority, manifest.weight)
         self.state = JobState.RUNNING
         self.recall = asyncio.Event()
         self.next_claim_s = 0.0
@@ -104,7 +106,12 @@ class Session:
 
     @property
     def settle_due(self) -> bool:
-        return self._buffer.due() or self._pause is not None or self.queue.rolled_back
+        return self._buffer.due() or self._pause is not None or self.queue.rolled_back or self._frees_a_place
+
+    @property
+    def _frees_a_place(self) -> bool:
+        """The job was at its limit in flight: every answer that is committed lets another request begin."""
+        return self.manifest.max_in_flight > 0 and self._empty_s > 0 and len(self._buffer) > 0
 
     @property
     def batch_full(self) -> bool:
@@ -181,6 +188,8 @@ class Session:
                     self._vanish()
                 else:
                     self._note(reply.state)
+                    if self.manifest.max_in_flight:
+                        self.next_claim_s = self._empty_s = 0.0  # there is room for others now
             if self._pause is not None and not self.gone:
                 await self.queue.pause(PauseReason.CONFIG, self._pause)
                 self._pause = None

@@ -11,7 +11,7 @@ from typing import cast
 
 import msgspec
 
-from gristmill.cli._errors import BadUsageError
+from gristmill.cli._errors import BadUsageError, NeedsPersonError
 from gristmill.cli._options import JobOptions
 from gristmill.contract.manifest import Manifest, Source, Timeouts
 from gristmill.intake.draft import Refused
@@ -73,6 +73,7 @@ def with_model(options: EncodeOptions, path: Path, verdicts: Sequence[Verdict]) 
 
     Raises:
         BadUsageError: the first line names no model, and there is no single one to take.
+        NeedsPersonError: the same, and nothing at the base URL lists models, so it may be wrong.
         InputError: the input cannot be read.
     """
     if options.model is not None or "model" in options.set:
@@ -83,6 +84,12 @@ def with_model(options: EncodeOptions, path: Path, verdicts: Sequence[Verdict]) 
     if names_model(options, path):
         return options
     if not served:
+        listless = [v.url for v in verdicts if isinstance(v, Usable) and v.models is None]
+        if listless:
+            raise NeedsPersonError(
+                f"{listless[0]}/models is not found (404), and the requests name no model: check the base URL; "
+                "if it is right, name the model with -m MODEL. Nothing was sent"
+            )
         raise BadUsageError("the requests name no model and the endpoint lists none: give it with -m MODEL")
     listed = ", ".join(served[:MANY_MODELS]) + (", ..." if len(served) > MANY_MODELS else "")
     raise BadUsageError(f"the requests name no model; choose one with -m MODEL: {listed}")
@@ -144,6 +151,8 @@ def make_manifest(
         max_failures=count,
         max_failures_percent=percent,
         max_in_flight=job.max_in_flight,
+        priority=job.priority,
+        weight=job.weight,
         deadline_ms=deadline_ms,
         request_deadline_ms=round(job.request_deadline * 1000),
         payload_mark_bytes=job.payload_mark,

@@ -70,6 +70,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_failures: tuple[int, float] = (0, 0.0)
     max_attempts: int = 5
     max_in_flight: int = 0
+    priority: int = 0
+    weight: int = 1
     deadline: _units.Deadline | None = None
     request_deadline: float = 0.0
     on_truncated: str = "keep"
@@ -186,6 +188,22 @@ _JOB_OPTIONS: list[Function] = [
         type=click.IntRange(min=0),
         default=0,
         help="Most requests of the job in flight, over all workers.  [default: no limit]",
+    ),
+    click.option(
+        "--priority",
+        metavar="N",
+        type=click.IntRange(-1000, 1000),
+        default=0,
+        show_default=True,
+        help="Jobs of higher priority get every slot that they can use before lower ones get any.",
+    ),
+    click.option(
+        "--weight",
+        metavar="W",
+        type=click.IntRange(1, 1000),
+        default=1,
+        show_default=True,
+        help="Share of the requests among jobs of the same priority: 3 gets three times as many as 1.",
     ),
     click.option(
         "--deadline",
