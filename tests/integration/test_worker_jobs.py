@@ -55,10 +55,10 @@ async def test_a_higher_priority_gets_the_next_slots(redis: Redis) -> None:
         high = await sealed_job(redis, [chat(i) for i in range(12)], priority=1, first_alone=0)
         begun_s = time.monotonic()
 
-        async def taken() -> int:
+        async def taken() -> Any:
             return (await high.snapshot()).cur
 
-        await wait_until(lambda: taken(), description="the first is claimed")
+        await wait_until(taken, description="the first is claimed")
         assert time.monotonic() - begun_s < 2
         handed_out = (await low.snapshot()).cur
 

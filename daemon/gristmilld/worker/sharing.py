@@ -39,13 +39,13 @@ class Round:
     """The grants of one turn of a worker.
 
     Args:
-        credits: what jobs have in store from earlier turns; belongs to `Sharing`.
+        books: what jobs have in store from earlier turns; belongs to `Sharing`.
         shares: the jobs that can be asked now.
         room: how many requests are wanted in all.
     """
 
-    def __init__(self, credits: dict[str, float], shares: Iterable[Share], room: int) -> None:
-        self._credits = credits
+    def __init__(self, books: dict[str, float], shares: Iterable[Share], room: int) -> None:
+        self._credits = books
         self._competing = {share.job: share for share in shares}
         self._room = room
         self._granted: Grant | None = None
@@ -105,14 +105,14 @@ class Sharing:
         return Round(self._credits, competing, room)
 
 
-def _whole(credits: dict[str, float], room: int) -> dict[str, int]:
+def _whole(due: dict[str, float], room: int) -> dict[str, int]:
     """Whole slots by credit, together `room`: each gets the whole part of its credit, the largest rests one more."""
-    slots = {job: max(0, int(credit)) for job, credit in credits.items()}
+    slots = {job: max(0, int(credit)) for job, credit in due.items()}
     while (over := sum(slots.values()) - room) > 0:  # others are in debt: take it from those who have most
         richest = max(slots, key=lambda job: slots[job])
         slots[richest] -= min(over, slots[richest])
     rest = room - sum(slots.values())
-    by_need = sorted(credits, key=lambda job: credits[job] - slots[job], reverse=True)
+    by_need = sorted(due, key=lambda job: due[job] - slots[job], reverse=True)
     for i in range(rest):
         slots[by_need[i % len(by_need)]] += 1
     return slots
