@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from redis.asyncio import Redis
-from tests.support.chaos_input import Sheet
+from tests.support.chaos_input import Sheet, examine
 from tests.support.cli import Background, command, environment, producer
 from tests.support.jobs import chat, sealed_job, worker
 from tests.support.standin import Standin
 from tests.support.store import StoreProcess
 from tests.support.wait import wait_until
+
+from gristmill.queue import LeaseQueue
+from gristmill.queue.registry import list_jobs
+from gristmill.queue.store import connect
 
 
 async def test_a_killed_collector_is_followed_at_once(tmp_path: Path, redis: Redis, shared_store: StoreProcess):
@@ -54,3 +60,63 @@ async def test_a_living_collector_is_not_robbed(tmp_path: Path, redis: Redis, sh
         lease = (await queue.snapshot()).collector
         assert lease is not None
         assert lease.holder.endswith(f" pid {first.pid}")
+
+
+@pytest.fixture
+def slow_store() -> Iterator[StoreProcess]:
+    """A store that never syncs by itself: a submit waits for seconds before it says that its job is durable."""
+    store = StoreProcess(fsync="no").start()
+    yield store
+    store.close()
+
+
+async def killed_after_closing(redis: Redis, words: list[str]) -> LeaseQueue:
+    """Give the command, and kill it when its whole input is in and it has not said so; the job."""
+    with Background(words, environment()) as first:
+        found: list[LeaseQueue] = []
+
+        async def closed() -> bool:
+            for row in await list_jobs(redis):
+                queue = await LeaseQueue.attach(redis, row.job)
+                snapshot = await queue.snapshot()
+                if snapshot.closed and snapshot.feeder is None:
+                    found.append(queue)
+            return bool(found)
+
+        await wait_until(closed, description="the whole input is in", timeout_s=30)
+        os.kill(first.pid, signal.SIGKILL)
+        await asyncio.to_thread(first.wait)
+        assert first.stdout == ""
+    return found[0]
+
+
+async def test_a_submit_that_died_untold_is_not_submitted_twice(tmp_path: Path, slow_store: StoreProcess):
+    """Killed between its last line and its last word: the same command names the same job. Told, it makes another."""
+    sheet = Sheet("s", 30)
+    sheet.write(tmp_path / "in.jsonl")
+    words = command("submit", tmp_path / "in.jsonl", "-m", "standin", "--redis", slow_store.url)
+    async with connect(slow_store.url) as redis:
+        queue = await killed_after_closing(redis, words)
+        await redis.config_set("appendfsync", "everysec")
+        again = await asyncio.to_thread(producer, *words[3:])
+        assert (again.returncode, again.stdout) == (0, f"{queue.job}\n"), again.stderr
+        assert [row.job for row in await list_jobs(redis)] == [queue.job]
+        other = await asyncio.to_thread(producer, *words[3:])
+        assert other.returncode == 0
+        assert other.stdout.strip() != queue.job
+
+
+async def test_a_submit_that_waited_goes_on_waiting(tmp_path: Path, own_store: StoreProcess):
+    """`submit --wait` that was killed when all was fed collects the same job when it is given again."""
+    sheet = Sheet("s", 30)
+    sheet.write(tmp_path / "in.jsonl")
+    words = command("submit", tmp_path / "in.jsonl", "-m", "standin", "--wait", "-o", tmp_path / "out.jsonl",
+                    "--redis", own_store.url)  # fmt: skip
+    async with connect(own_store.url) as redis, Standin() as standin:
+        queue = await killed_after_closing(redis, words)
+        async with worker(redis, standin.url):
+            again = await asyncio.to_thread(producer, *words[3:])
+        assert again.returncode == 0, again.stderr
+        assert [row.job for row in await list_jobs(redis)] == [queue.job]
+        assert standin.stats["requests"] == sheet.rows
+    assert examine(sheet, tmp_path / "out.jsonl").clean

@@ -2,14 +2,14 @@
 
 The same command finds the job that it began before by the digest of input path and options: a job that is not closed,
 has not ended, and whose feeder is lost. Its feeder then goes on after the last sealed run. A live feeder elsewhere, or
-an input that has changed meanwhile, is refused.
+an input that has changed meanwhile, is refused. A closed job is found, too, when the command that fed it died before it
+could say so (see `_was_never_told`): who gives the command again then gets that job, and pays for nothing twice.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,13 +22,14 @@ from gristmill.cli._errors import BadUsageError, CliError, ExitCode
 from gristmill.cli._feeding import FeederEnd, FeederKeeper
 from gristmill.cli._interrupt import interrupts
 from gristmill.cli._jobview import lines_fed
+from gristmill.cli._neighbours import holder, is_dead_neighbour
 from gristmill.cli._options import JobOptions, StoreOptions
 from gristmill.cli._output import spare_input
 from gristmill.cli._results import collect_into
 from gristmill.cli._session import Store, api_key, base_urls, open_store
 from gristmill.cli._talk import Talk, say
 from gristmill.cli._watching import Scale, Watcher, place_of, plain_bytes
-from gristmill.contract.lifecycle import TERMINAL
+from gristmill.contract.lifecycle import TERMINAL, JobState
 from gristmill.contract.manifest import Manifest
 from gristmill.embedded import default_state_dir
 from gristmill.intake.errors import InputError
@@ -39,9 +40,12 @@ from gristmill.preflight import preflight
 from gristmill.queue.errors import JobNotFoundError
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.registry import list_jobs, live_daemons, now_ms
-from gristmill.queue.replies import JobSnapshot
+from gristmill.queue.replies import JobSnapshot, Role
 
 WAITAOF_MS = 5000
+_TOLD = "told"
+"""Takes the place of the last feeder's name once the user knows how the command ended."""
+_TOLD_CODES = {ExitCode.OK, ExitCode.FAILED_REQUESTS, ExitCode.ENDED_EARLY}
 
 
 class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +102,12 @@ async def _begun_before(store: Store, data: _making.Input, encode: EncodeOptions
             manifest, snapshot = await queue.manifest(), await queue.snapshot()
         except JobNotFoundError:
             continue
-        if manifest.input_digest == digest and not snapshot.closed and snapshot.state not in TERMINAL:
+        if manifest.input_digest != digest:
+            continue
+        if snapshot.closed:
+            if await _was_never_told(manifest, snapshot):
+                return queue
+        elif snapshot.state not in TERMINAL:
             await _require_resumable(manifest, snapshot)
             return queue
     return None
@@ -114,29 +123,27 @@ async def _require_resumable(manifest: Manifest, snapshot: JobSnapshot) -> None:
                 f"{manifest.source.path} has changed since job {manifest.job} was begun (fed up to line {line:,}): "
                 f"put the old file back to go on, or `producer cancel {manifest.job}` and submit again"
             ) from error
-    if snapshot.feeder is not None and not _is_dead_neighbour(snapshot.feeder.holder):
+    if snapshot.feeder is not None and not is_dead_neighbour(snapshot.feeder.holder):
         raise BadUsageError(
             f"job {manifest.job} is being fed by {snapshot.feeder.holder}: `producer watch {manifest.job}`; "
             f"if that one is dead, its lease ends in {snapshot.feeder.expires_in_ms / 1000:.0f} s"
         )
 
 
-def _holder() -> str:
-    return f"producer submit, {socket.gethostname()} pid {os.getpid()}"
+async def _was_never_told(manifest: Manifest, snapshot: JobSnapshot) -> bool:
+    """Whether the command that fed this closed job to its end was killed before its user heard of it.
 
-
-def _is_dead_neighbour(holder: str) -> bool:
-    """Whether the holder of a lease is a process of this machine that is gone, so that waiting for it is in vain."""
-    prefix, _, pid = holder.rpartition(" pid ")
-    if not prefix.endswith(f" {socket.gethostname()}") or not pid.isdecimal():
+    Such a command is the last feeder by name, and is a dead process of this machine: one that had told of the job has
+    put `_TOLD` in its place.
+    """
+    if snapshot.state in (JobState.CANCELLED, JobState.EXPIRED) or not is_dead_neighbour(snapshot.fed_by):
         return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
+    if manifest.source is not None:
+        try:
+            await asyncio.to_thread(require_unchanged, manifest.source)
+        except InputError:
+            return False
+    return True
 
 
 async def _create(store: Store, data: _making.Input, encode: EncodeOptions, options: SubmitOptions) -> LeaseQueue:
@@ -179,7 +186,7 @@ class _Submission:
             redis_url=self._store.url,
             job=self._queue.job,
             token=snapshot.feeder.token if snapshot.feeder is not None else f"submit-{_making.new_job_id()}",
-            holder=_holder(),
+            holder=holder("submit"),
             options=self._encode,
             strict=self._options.job.strict,
             limit=self._options.job.limit,
@@ -197,7 +204,7 @@ class _Submission:
             watcher = Watcher(self._queue, self._store, talk, scale=self._scale)
             display = asyncio.create_task(watcher.run())
             feeding = asyncio.create_task(keeper.run())
-            with interrupts(keeper.kill) as asked:
+            with interrupts(keeper.kill, talk) as asked:
                 signalled = asyncio.create_task(asked.wait())
                 await asyncio.wait({feeding, signalled}, return_when=asyncio.FIRST_COMPLETED)
                 await keeper.stop() if asked.is_set() else None
@@ -219,7 +226,14 @@ class _Submission:
         await self._make_durable()
         await self._tell_daemons()
         click.echo(self._queue.job)
+        await self._told()
         return 0
+
+    async def _told(self) -> None:
+        """The user has the job's id, or its results: the same command, given again, means another job."""
+        with contextlib.suppress(JobNotFoundError):
+            await self._queue.take_lease(Role.FEEDER, _TOLD, _TOLD, 1000, force=True)
+            await self._queue.release_lease(Role.FEEDER, _TOLD)
 
     async def _make_durable(self) -> None:
         """Wait until the store has its log on disk, where it can say so."""
@@ -236,7 +250,7 @@ class _Submission:
 
     async def _wait(self, out: str) -> int:
         await self._tell_daemons()
-        return await collect_into(
+        code = await collect_into(
             out,
             self._queue,
             self._store,
@@ -244,3 +258,6 @@ class _Submission:
             make_feeder=await self._keeper(),
             scale=self._scale,
         )
+        if code in _TOLD_CODES:
+            await self._told()
+        return code

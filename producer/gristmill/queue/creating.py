@@ -147,6 +147,7 @@ def _snapshot(handle: Handle, meta: dict[str, Any], now_ms: int, waiting: int, s
         attempts=number("attempts"),
         by_class=_by_class(meta),
         feeder=feeder,
+        fed_by=meta.get("feeder_holder", b"").decode(),
         feeder_lost=begun and feeder is None and not closed and state not in TERMINAL,
         cursor=meta.get("cursor", b""),
         collector=_lease(meta, Role.COLLECTOR, now_ms),

@@ -282,6 +282,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         done: terminal records ever kept, failed ones included.
         waiting: indices in delay, to be redone or suspect.
         attempts: attempts reported by terminal records.
+        fed_by: the last feeder's holder, also when its lease has ended; empty before the first.
         feeder_lost: not closed, not ended, a feeder had begun and none is alive.
         cursor: the feeder's place after the last sealed run.
         redelivered: indices taken from a dead or expired worker.
@@ -330,6 +331,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     finished_at_ms: int
     now_ms: int
     deadline_ms: int = 0
+    fed_by: str = ""
 
     @property
     def is_late(self) -> bool:
