@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 
 from gristmill.contract.failure import CLASSES, FailureClass
 from gristmill.outlet.carried import CarriedReader, carried_path
 from gristmill.outlet.order import OrderMap
-from gristmill.outlet.rows import IndexRow, Place
+from gristmill.outlet.rows import IndexRow, Place, Span
 from gristmill.outlet.segments import Entry, SegmentWriter, read_index
 
 _ROWS_AT_ONCE = 4096
+
+SPAN_BYTES = 4 << 20
+"""Neighbouring lines are read and written together up to about this size."""
 
 
 class Ledger:
@@ -45,13 +49,10 @@ class Ledger:
         self._writer = SegmentWriter(folder, max([generation - 1, *segments]) + 1)
 
     def _load(self, number: int) -> None:
-        rows: list[IndexRow] = []
-        for row in read_index(self.folder, number):
-            rows.append(row)
-            if len(rows) >= _ROWS_AT_ONCE:
-                self._note(rows, number)
-                rows.clear()
-        self._note(rows, number)
+        rows = read_index(self.folder, number)
+        while some := list(islice(rows, _ROWS_AT_ONCE)):
+            by_ordinal = {row.ordinal: row for row in reversed(some)}
+            self._note([by_ordinal[o] for o in self.absent(sorted(by_ordinal))], number)
 
     @property
     def new(self) -> int:
@@ -68,6 +69,10 @@ class Ledger:
         last = self.carried.rows(carried - 1, 1) if carried else []
         return max(self.order.end, last[0].ordinal + 1 if last else 0)
 
+    def absent(self, ordinals: Iterable[int]) -> list[int]:
+        """Those of `ordinals` for which this generation's job has no durable line, in their order."""
+        return self.order.present.absent(ordinals)
+
     def __contains__(self, ordinal: int) -> bool:
         """Whether this generation's job has a durable line for `ordinal` (carried lines don't count)."""
         return ordinal in self.order.present
@@ -79,21 +84,19 @@ class Ledger:
         """
         fresh: dict[int, Entry] = {}
         for entry in entries:
-            if entry.ordinal not in self.order.present:
-                fresh.setdefault(entry.ordinal, entry)
-        if fresh:
-            ordered = [fresh[ordinal] for ordinal in sorted(fresh)]
-            self._note(self._writer.append(ordered), self._writer.number)
-        return len(fresh)
+            fresh.setdefault(entry.ordinal, entry)
+        ordinals = self.absent(sorted(fresh))
+        if ordinals:
+            self._note(self._writer.append([fresh[o] for o in ordinals]), self._writer.number)
+        return len(ordinals)
 
     def _note(self, rows: Sequence[IndexRow], number: int) -> None:
-        present = self.order.present
-        rows = sorted((r for r in rows if r.ordinal not in present), key=lambda r: r.ordinal)
-        self.order.put([(r.ordinal, r.offset, r.length, number) for r in rows])
-        for row in rows:
-            self.line_bytes += row.length
-            if row.code:
-                cls = CLASSES[row.code]
+        """Rows in ascending order of ordinal that are not known yet."""
+        self.order.put([(ordinal, offset, length, number) for ordinal, _, _, offset, length, _ in rows])
+        for _, _, _, _, length, code in rows:
+            self.line_bytes += length
+            if code:
+                cls = CLASSES[code]
                 self.failed[cls] = self.failed.get(cls, 0) + 1
 
     def close(self) -> None:
@@ -124,6 +127,28 @@ class Walk:
                 self.ordinal += most
                 continue
             return usable
+
+    @property
+    def plain(self) -> bool:
+        """No line is carried so far, so `spans` may be used."""
+        return self._ledger.carried.count() == 0
+
+    def spans(self, most: int = _ROWS_AT_ONCE) -> list[Span]:
+        """As `take` without gaps, but lines that lie behind one another come as one."""
+        order = self._ledger.order
+        count = order.present.run(self.ordinal, most)
+        found: list[Span] = []
+        source = begin = end = -1
+        for offset, length, segment in order.window(self.ordinal, count) if count else ():
+            if offset != end or segment != source or end - begin >= SPAN_BYTES:
+                if end > begin:
+                    found.append(Span(source, begin, end - begin))
+                source, begin = segment, offset
+            end = offset + length
+        if end > begin:
+            found.append(Span(source, begin, end - begin))
+        self.ordinal += count
+        return found
 
     def _window(self, most: int) -> list[Place]:
         """All lines that are there with an ordinal in [ordinal, ordinal + most)."""

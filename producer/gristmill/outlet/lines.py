@@ -19,11 +19,12 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from hashlib import blake2b
+from typing import NamedTuple
 
 import msgspec
 
 from gristmill.contract.failure import FailureClass
-from gristmill.contract.record import Record
+from gristmill.contract.record import Detail, Record
 
 OK = "ok"
 FAILED = "failed"
@@ -34,6 +35,17 @@ _RESPONSE = b',"response":'
 _ERROR = b',"error":'
 _TAIL = b',"gristmill":'
 _INDEX = b',"gristmill":{"index":'
+_LINE = b"".join(
+    (
+        b'{"id":"%b-%d","custom_id":%b',
+        _RESPONSE,
+        b"%b",
+        _ERROR,
+        b"%b",
+        _INDEX,
+        b'%d,"fingerprint":"%b","status":"%b","class":"%b","flags":%b,"attempts":%d,"latency_ms":%d,"endpoint":%b}}\n',
+    )
+)
 
 _MASK = (1 << 63) - 1
 _dump = msgspec.json.Encoder().encode
@@ -75,6 +87,14 @@ class Line(msgspec.Struct, frozen=True):
     @property
     def key(self) -> bytes:
         return request_key(self.custom_id, bytes.fromhex(self.gristmill.fingerprint))
+
+
+class Result(NamedTuple):
+    """What a line says of its result; `response` is JSON, not parsed."""
+
+    response: bytes
+    error: Error | None
+    gristmill: Tail
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -125,37 +145,35 @@ def _job_number(job: str) -> int:
 
 def encode_line(job: str, record: Record) -> bytes:
     """The line of `record`, newline included."""
-    d = record.detail
-    ok = record.cls is None
-    return b"".join(
-        (
-            b'{"id":"%b-%d","custom_id":%b' % (job.encode(), d.ordinal, _dump(d.custom_id)),
-            _RESPONSE,
-            _response_json(record),
-            _ERROR,
-            b"null" if ok else _dump({"code": record.cls, "message": d.message or ""}),
-            _INDEX,
-            b'%d,"fingerprint":"%b","status":"%b","class":"%b","flags":%b,"attempts":%d,"latency_ms":%d,"endpoint":%b}}\n'
-            % (
-                d.ordinal,
-                d.fingerprint.hex().encode(),
-                b"ok" if ok else b"failed",
-                (record.cls or OK).encode(),
-                _dump(d.flags),
-                record.attempts,
-                d.latency_ms,
-                _dump(d.endpoint),
-            ),
-        )
+    d, cls = record.detail, record.cls
+    return _LINE % (
+        job.encode(),
+        d.ordinal,
+        b"null" if d.custom_id is None else _dump(d.custom_id),
+        _response_json(d),
+        b"null" if cls is None else _dump({"code": cls, "message": d.message or ""}),
+        d.ordinal,
+        d.fingerprint.hex().encode(),
+        b"ok" if cls is None else b"failed",
+        b"ok" if cls is None else cls.encode(),
+        _dump(d.flags) if d.flags else b"[]",
+        record.attempts,
+        d.latency_ms,
+        _name_json(d.endpoint),
     )
 
 
-def _response_json(record: Record) -> bytes:
-    d = record.detail
+def _response_json(d: Detail) -> bytes:
     if d.status_code is None and d.body is None:
         return b"null"
     body = b"null" if d.body is None else body_json(d.body)
     return b'{"status_code":%b,"request_id":%b,"body":%b}' % (_dump(d.status_code), _dump(d.request_id), body)
+
+
+@lru_cache(maxsize=256)
+def _name_json(name: str | None) -> bytes:
+    """Endpoints are few, and named in every line."""
+    return _dump(name)
 
 
 def body_json(body: bytes) -> bytes:
@@ -193,19 +211,54 @@ def parse_line(line: bytes) -> Line:
         bytes.fromhex(parsed.gristmill.fingerprint)
     except (msgspec.MsgspecError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise NotOurLineError(f"a line of {len(line)} bytes that gristmill did not write") from error
-    if parsed.gristmill.status not in (OK, FAILED) or parsed.gristmill.index < 0:
-        raise NotOurLineError("a line with a status or an index that gristmill does not write")
+    _require_sane(parsed.gristmill)
     return parsed
 
 
-def _cut(line: bytes) -> Line | None:
-    """The line cut at its known places; None where it is not laid out as we write it."""
+def parse_result(line: bytes) -> Result:
+    """What one of our lines says of its result; as `parse_line`, but its ids are not looked at, and it is quicker.
+
+    Raises:
+        NotOurLineError: this program did not write it.
+    """
+    line = line.rstrip(b"\r\n")
+    places = _places(line)
+    if places is not None:
+        _, response, error, tail = places
+        try:
+            text = line[error + len(_ERROR) : tail]
+            failure = None if text == b"null" else _error.decode(text)
+            found = Result(line[response + len(_RESPONSE) : error], failure, _tail.decode(line[tail + len(_TAIL) : -1]))
+        except msgspec.MsgspecError as error_found:
+            raise NotOurLineError(f"a line of {len(line)} bytes that gristmill did not write") from error_found
+        _require_sane(found.gristmill)
+        return found
+    parsed = parse_line(line)
+    return Result(bytes(parsed.response), parsed.error, parsed.gristmill)
+
+
+def _require_sane(tail: Tail) -> None:
+    if tail.status not in (OK, FAILED) or tail.index < 0:
+        raise NotOurLineError("a line with a status or an index that gristmill does not write")
+
+
+def _places(line: bytes) -> tuple[int, int, int, int] | None:
+    """Where custom_id, response, error and our own part begin; None where it is not laid out as we write it."""
     tail = line.rfind(_TAIL)
     error = line.rfind(_ERROR, 0, tail)
     response = line.find(_RESPONSE)
     custom_id = line.find(_CUSTOM_ID, 0, response)
     if not line.startswith(_HEAD) or not line.endswith(b"}}") or not 0 < custom_id < response < error < tail:
         return None
+    return custom_id, response, error, tail
+
+
+def _cut(line: bytes) -> Line | None:
+    """The line cut at its known places; None where it is not laid out as we write it."""
+    places = _places(line)
+    if places is None:
+        return None
+    custom_id, response, error, tail = places
     return Line(
         _id.decode(line[len(_HEAD) : custom_id]),
         _custom_id.decode(line[custom_id + len(_CUSTOM_ID) : response]),

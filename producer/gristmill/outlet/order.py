@@ -40,6 +40,20 @@ class Bitmap:
         self.count += 1
         return True
 
+    def absent(self, numbers: Iterable[int]) -> list[int]:
+        """Those of `numbers` that are not set, in their order."""
+        bits = self._bits
+        end = len(bits) * 8
+        return [n for n in numbers if n >= end or not bits[n >> 3] & (1 << (n & 7))]
+
+    def run(self, first: int, most: int) -> int:
+        """How many numbers from `first` on are set without a gap, `most` at most."""
+        bits, number = self._bits, first
+        end = min(first + most, len(bits) * 8)
+        while number < end and bits[number >> 3] & (1 << (number & 7)):
+            number += 8 if not number & 7 and bits[number >> 3] == 0xFF else 1
+        return max(0, min(number, end) - first)
+
     def copy(self) -> Bitmap:
         """A set of its own with the same numbers."""
         other = Bitmap()
@@ -88,14 +102,15 @@ class OrderMap:
         """Note (ordinal, offset, length, segment) rows in ascending order of ordinal; neighbours share one write."""
         first = after = -1
         packed: list[bytes] = []
+        pack, add = ORDER.pack, self.present.add
         with disk(self._path):
             for ordinal, offset, length, segment in places:
                 if ordinal != after:
                     self._write(first, packed)
                     first, packed = ordinal, []
-                packed.append(ORDER.pack(offset, length, segment))
+                packed.append(pack(offset, length, segment))
                 after = ordinal + 1
-                self.present.add(ordinal)
+                add(ordinal)
             self._write(first, packed)
         self.end = max(self.end, after)
 

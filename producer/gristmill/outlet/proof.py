@@ -14,18 +14,20 @@ is not compared.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from gristmill.contract.lifecycle import TERMINAL, JobState
 from gristmill.outlet.errors import ProofError, disk
 from gristmill.outlet.ledger import Ledger
-from gristmill.outlet.lines import NotOurLineError, parse_line, tokens
+from gristmill.outlet.lines import OK, NotOurLineError, parse_result, tokens
 from gristmill.outlet.order import Bitmap
 from gristmill.outlet.reading import ordered_lines
 from gristmill.outlet.summary import Summary, Tokens
 from gristmill.outlet.workdir import MAX_LINE_BYTES, Work
 from gristmill.queue.replies import JobSnapshot
 
+_READ_BYTES = 1 << 20
 _NAMED = 5
 """So many lines are named in an error."""
 
@@ -96,7 +98,7 @@ class Audit:
             ProofError: it is not ours, not in order, met before, or not of this INPUT.
         """
         try:
-            parsed = parse_line(line)
+            parsed = parse_result(line)
         except NotOurLineError:
             raise ProofError(f"{self._where}: the line after that of input line {self._last + 1} is damaged") from None
         tail = parsed.gristmill
@@ -105,10 +107,11 @@ class Audit:
         self.prompt_tokens += prompt
         self.completion_tokens += completion
         self.attempts += tail.attempts
-        if parsed.ok and parsed.error is None:
+        ok = tail.status == OK
+        if ok and parsed.error is None:
             self.ok += 1
             return
-        if parsed.ok or parsed.error is None:
+        if ok or parsed.error is None:
             raise ProofError(f"{self._where}: input line {tail.index + 1} is both ok and failed", [tail.index])
         self.failed += 1
         self.by_class[tail.cls] = self.by_class.get(tail.cls, 0) + 1
@@ -186,8 +189,8 @@ def _summary(audit: Audit, snapshot: JobSnapshot) -> Summary:
 
 
 def _file_lines(path: Path) -> Iterator[bytes]:
-    with disk(path), path.open("rb") as file:
-        yield from iter(lambda: file.readline(MAX_LINE_BYTES), b"")
+    with disk(path), path.open("rb", buffering=_READ_BYTES) as file:
+        yield from iter(partial(file.readline, MAX_LINE_BYTES), b"")
 
 
 def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:

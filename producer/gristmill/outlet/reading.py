@@ -6,13 +6,10 @@ import os
 from collections.abc import Iterator
 
 from gristmill.outlet.errors import disk
-from gristmill.outlet.ledger import Walk
+from gristmill.outlet.ledger import SPAN_BYTES, Walk
 from gristmill.outlet.lines import renumber
-from gristmill.outlet.rows import Place
+from gristmill.outlet.rows import Place, Span
 from gristmill.outlet.workdir import Work
-
-_SPAN_BYTES = 4 << 20
-"""Neighbouring lines are read and written together up to this size."""
 
 
 class LineReader:
@@ -41,6 +38,11 @@ class LineReader:
             yield chunk if first.written == first.ordinal else renumber(chunk, first.ordinal)
             at = after
 
+    def spans(self, spans: list[Span]) -> Iterator[bytes]:
+        """The lines of `spans`, which are our own and need no other number; each chunk is one span."""
+        for source, offset, length in spans:
+            yield self._read(source, offset, length)
+
     def _read(self, source: int, offset: int, length: int) -> bytes:
         path = self._work.source_path(source)
         with disk(path):
@@ -65,8 +67,19 @@ def _joins(place: Place, first: Place, length: int) -> bool:
         and place.offset == first.offset + length
         and place.written == place.ordinal
         and first.written == first.ordinal
-        and length + place.length <= _SPAN_BYTES
+        and length + place.length <= SPAN_BYTES
     )
+
+
+def _chunks(walk: Walk, reader: LineReader, *, gaps: bool) -> Iterator[bytes]:
+    """Chunks of whole lines from where `walk` stands, as far as they are there."""
+    while True:
+        if walk.plain and (spans := walk.spans()):
+            yield from reader.spans(spans)
+        elif places := walk.take(gaps=gaps) if gaps or not walk.plain else []:
+            yield from reader.chunks(places)
+        else:
+            return
 
 
 def ordered_lines(work: Work, *, gaps: bool = False) -> Iterator[bytes]:
@@ -77,8 +90,7 @@ def ordered_lines(work: Work, *, gaps: bool = False) -> Iterator[bytes]:
     """
     walk, reader = Walk(work.ledger), LineReader(work)
     try:
-        while places := walk.take(gaps=gaps):
-            yield from reader.chunks(places)
+        yield from _chunks(walk, reader, gaps=gaps)
     finally:
         reader.close()
 
@@ -91,8 +103,7 @@ class LineStream:
 
     def ready(self, *, gaps: bool = False) -> Iterator[bytes]:
         """What can be given out now, in chunks of whole lines; `gaps` only at the end, to pass over what never ran."""
-        while places := self._walk.take(gaps=gaps):
-            yield from self._reader.chunks(places)
+        return _chunks(self._walk, self._reader, gaps=gaps)
 
     @property
     def next_ordinal(self) -> int:

@@ -50,6 +50,14 @@ class Place(NamedTuple):
     source: int
 
 
+class Span(NamedTuple):
+    """Some whole lines that lie behind one another."""
+
+    source: int
+    offset: int
+    length: int
+
+
 def pack_index(row: IndexRow) -> bytes:
     packed = _INDEX.pack(*row)
     return packed + _CRC.pack(zlib.crc32(packed))

@@ -135,7 +135,7 @@ class SegmentWriter:
             rows.append(IndexRow(ordinal, key, number, end, len(line), code))
             end += len(line)
         with disk(lines_path(self._folder, self.number)):
-            write_all(self._lines, b"".join([e.line for e in entries]))
+            write_all(self._lines, b"".join([line for *_, line in entries]))
             sync_data(self._lines)
         with disk(index_path(self._folder, self.number)):
             write_all(self._index, b"".join(map(pack_index, rows)))

@@ -93,7 +93,7 @@ class _PromptMixin(AbstractConnection):
             words = [*encode(name).split(), *args]
             parts.append(b"*%d\r\n" % len(words))
             for word in words:
-                data = word if type(word) is bytes else encode(word)
+                data = word if type(word) is bytes else b"%d" % word if type(word) is int else encode(word)
                 parts += (b"$%d\r\n" % len(data), data, b"\r\n")
         return [b"".join(parts)]
 
