@@ -71,3 +71,11 @@ def test_what_the_server_asks_for_is_the_floor():
     assert after(C.TRANSIENT, charged=3, jitter=0.5, wait_s=1.0).delay_s == 4.0
     assert after(C.TRANSIENT, jitter=0.5, wait_s=3.0).delay_s == 3.0
     assert after(C.RATE_LIMITED, wait_s=30.0).delay_s == 30.0
+
+
+@pytest.mark.parametrize("cls", [C.TRANSIENT, C.OVERLOADED])
+def test_a_job_may_bound_the_waits_of_our_own_choice(cls):
+    """The longest wait is the job's; what the server asks for goes before it."""
+    longest = decide(Failure(cls, "x"), 3, 99, 0.999_999, 3.0)
+    assert longest.delay_s == pytest.approx(3.0, abs=0.01)
+    assert decide(Failure(cls, "x", retry_after_s=20.0), 3, 99, 0.999_999, 3.0).delay_s == 20.0

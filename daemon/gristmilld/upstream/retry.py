@@ -45,13 +45,16 @@ class Decision(msgspec.Struct, frozen=True):
     charged: bool
 
 
-def decide(failure: Failure, charged: int, max_attempts: int, jitter: float) -> Decision:
+def decide(
+    failure: Failure, charged: int, max_attempts: int, jitter: float, max_backoff_s: float = CAP_S
+) -> Decision:
     """What happens next to a request whose attempt ended in `failure`.
 
     Args:
         charged: attempts charged before this one.
         max_attempts: charged attempts that a request may have.
         jitter: in [0, 1), drawn by the caller.
+        max_backoff_s: longest wait of our own choice; what the server asks for may be longer.
     """
     rule = failure.rule
     floor_s = failure.retry_after_s or 0.0
@@ -67,7 +70,7 @@ def decide(failure: Failure, charged: int, max_attempts: int, jitter: float) -> 
         case Then.WAIT:
             return Decision(Action.WAIT, floor_s, rule.costs_attempt)
         case Then.BACK_OFF:
-            return _back_off(max(floor_s, jitter * _span_s(failure.cls, charged)), charged=rule.costs_attempt)
+            return _back_off(max(floor_s, jitter * min(max_backoff_s, _span_s(failure.cls, charged))), charged=rule.costs_attempt)
 
 
 def _span_s(cls: FailureClass, charged: int) -> float:

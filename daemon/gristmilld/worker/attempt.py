@@ -29,7 +29,7 @@ from gristmilld.upstream.endpoint import Endpoint
 from gristmilld.upstream.failures import looks_like_configuration
 from gristmilld.upstream.outcome import TRUNCATED, Answer, FailedCall
 from gristmilld.upstream.pool import EndpointPool
-from gristmilld.upstream.retry import Action, decide
+from gristmilld.upstream.retry import CAP_S, Action, decide
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +86,7 @@ class Terms(msgspec.Struct, frozen=True):
     max_attempts: int
     timeouts: Timeouts
     keep_truncated: bool
+    max_backoff_s: float = CAP_S
     deadline_s: float = 0.0
     """A request without an answer so long after its first claim is failed; 0 is never."""
 
@@ -96,6 +97,7 @@ class Terms(msgspec.Struct, frozen=True):
             manifest.max_attempts,
             manifest.timeouts,
             manifest.on_truncated == "keep",
+            manifest.max_backoff_s or CAP_S,
             manifest.request_deadline_ms / 1000,
         )
 
@@ -207,7 +209,9 @@ class Caller:
             self._count(endpoint.name, result)
             if isinstance(result, Answer):
                 return _answered(claimed, request, result, terms, claimed.attempts + made.count)
-            decision = decide(result, claimed.attempts + charged, terms.max_attempts, random.random())
+            decision = decide(
+                result, claimed.attempts + charged, terms.max_attempts, random.random(), terms.max_backoff_s
+            )
             charged += decision.charged
             fresh = decision.action is Action.RETRY_NOW
             if decision.action is Action.FINAL:

@@ -53,6 +53,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         model: what ``-m`` said, for display; the body is what counts.
         input_digest: hex over input path and all options that shape bodies: the same for the same submit.
         max_attempts: charged attempts per request.
+        max_backoff_s: longest wait between two attempts of a request, unless the server asks for a longer one; 0 leaves
+            it to the daemon.
         first_alone: so many requests go out alone at the start, to find a wrong setup early; 0 is off.
         on_truncated: what an answer cut by its token limit is.
         max_failures: pause after so many failed records; 0 is off.
@@ -89,6 +91,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 128
     deadline_ms: int = 0
     request_deadline_ms: int = 0
+    max_backoff_s: float = 0.0
 
 
 _decoder = msgspec.json.Decoder(Manifest)
