@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from redis.asyncio import Redis
+from tests.support.invariants import check_invariants
 from tests.support.queues import (
     COLLECTOR,
     FEEDER,
@@ -175,6 +176,18 @@ async def test_a_collector_is_taken_over_only_by_force(redis: Redis):
     assert (await queue.take_lease(Role.COLLECTOR, "two", "you", TTL_MS, force=True)).granted
     assert (await queue.ack(COLLECTOR, {0: [1]})).status == "LOST"
     assert sorted(await collect_all(queue, "two")) == list(range(10))
+
+
+async def test_an_ack_of_what_is_not_done_frees_nothing(redis: Redis):
+    """After a lost suffix a collector may ack what the store does not know: it is counted, and will be done again."""
+    queue = await fed_job(redis, 10)
+    claimed = (await claim(queue, "w")).claimed
+    await finish(queue, "w", claimed[:2])
+    reply = await queue.ack(COLLECTOR, {0: [0, 1, 2]})
+    assert (reply.acked, reply.unknown) == (2, 1)
+    await check_invariants(redis, queue)
+    await finish(queue, "w", claimed[2:])
+    assert sorted(await collect_all(queue)) == list(range(2, 10))
 
 
 async def test_reading_is_bounded_and_pages_without_a_lease(redis: Redis):
