@@ -70,7 +70,8 @@ def decide(
         case Then.WAIT:
             return Decision(Action.WAIT, floor_s, rule.costs_attempt)
         case Then.BACK_OFF:
-            return _back_off(max(floor_s, jitter * min(max_backoff_s, _span_s(failure.cls, charged))), charged=rule.costs_attempt)
+            span_s = min(max_backoff_s, _span_s(failure.cls, charged))
+            return _back_off(max(floor_s, jitter * span_s), charged=rule.costs_attempt)
 
 
 def _span_s(cls: FailureClass, charged: int) -> float:
