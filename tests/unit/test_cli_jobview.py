@@ -68,6 +68,18 @@ def test_counts_always_add_up():
         assert bool(s.not_run) == (state == JobState.CANCELLED)
 
 
+def test_a_spent_budget_names_the_top_class():
+    """Who reads it knows what to look for."""
+    spent = snap(state=JobState.PAUSED, reason=PauseReason.BUDGET, detail="20 requests have failed, the limit is 20")
+    told = _jobview.paused(spent, "go on")
+    assert told == (
+        "paused, too many requests failed: 20 requests have failed, the limit is 20, 15 of them bad_request. "
+        "Look at them, then go on"
+    )
+    alike = msgspec.structs.replace(spent, by_class={FailureClass.TIMEOUT: 20})
+    assert ", all of them timeout. " in _jobview.paused(alike, "go on")
+
+
 def test_status_shows_the_deadline():
     """In UTC, with what is left of it; one that has passed says so until the job has been ended."""
 
@@ -95,7 +107,7 @@ def test_status_shows_failures_most_frequent_first():
     ("reason", "expected"),
     [
         (PauseReason.CONFIG, "paused, the setup is at fault: no key. Mend it, then `producer resume j1` goes on"),
-        (PauseReason.BUDGET, "paused, too many requests failed: no key. Look at them"),
+        (PauseReason.BUDGET, "paused, too many requests failed: no key, 15 of them bad_request. Look at them"),
         (PauseReason.STORE, "paused, storage is at fault: no key. Mend it"),
         (PauseReason.USER, "paused by a user (no key); `producer resume j1` goes on"),
     ],

@@ -97,11 +97,20 @@ def paused(snapshot: JobSnapshot, then: str) -> str:
         case PauseReason.CONFIG:
             return f"paused, the setup is at fault: {detail}. Mend it, then {then}"
         case PauseReason.BUDGET:
-            return f"paused, too many requests failed: {detail}. Look at them, then {then}"
+            return f"paused, too many requests failed: {detail}{_top(snapshot)}. Look at them, then {then}"
         case PauseReason.STORE:
             return f"paused, storage is at fault: {detail}. Mend it, then {then}"
         case _:
             return f"paused by a user{f' ({detail})' if detail else ''}; {then}"
+
+
+def _top(snapshot: JobSnapshot) -> str:
+    """The most frequent class of failure."""
+    counts = {str(cls): n for cls, n in snapshot.by_class.items() if n}
+    if not counts:
+        return ""
+    cls, n = _most_first(counts)[0]
+    return f", {'all' if len(counts) == 1 else f'{n:,}'} of them {cls}"
 
 
 def _waits(snapshot: JobSnapshot) -> list[str]:
