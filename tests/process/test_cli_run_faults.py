@@ -99,18 +99,38 @@ def test_kill_nine_of_the_private_store(desk: Desk, standin: StandinProcess):
 
 
 def test_daemon_that_dies(desk: Desk, standin: StandinProcess):
-    """Exit 1 with the end of its log; everything finished is kept, and the same command completes."""
+    """It is started anew, what its workers held goes out again at once, and the run ends well."""
     write_requests(desk.input, 300)
     standin.control(latency="0.2")
     with desk.start("--concurrency", 20) as running:
         wait_until_sync(half_done(desk), description="some results are durable")
         (daemon,) = [p for p in running.children() if p in running.matching("-m gristmilld up")]
         os.kill(daemon, signal.SIGKILL)
-        assert running.wait() == 1
-    assert "the daemon ended unexpectedly (signal 9)" in running.stderr
-    assert "the same command goes on" in running.stderr
-    assert desk.run().returncode == 0
+        assert running.wait() == 0
+    assert "the daemon ended unexpectedly (signal 9); starting it anew" in running.stderr
     desk.assert_complete(300)
+
+
+def test_daemon_that_dies_again_and_again(desk: Desk, standin: StandinProcess):
+    """Without progress in between it is given up: exit 3 with the end of its log, and the same command completes."""
+    write_requests(desk.input, 50)
+    standin.control(latency="5")
+
+    with desk.start("--concurrency", 20) as running:
+
+        def daemons() -> set[int]:
+            return set(running.children()) & set(running.matching("-m gristmilld up"))
+
+        for _ in range(5):
+            wait_until_sync(lambda: bool(daemons()), description="a daemon runs")
+            [pid] = daemons()
+            os.kill(pid, signal.SIGKILL)
+            wait_until_sync(lambda dead=pid: dead not in daemons(), description="it is gone")
+        assert running.wait() == 3
+    assert "the same command goes on" in running.stderr
+    standin.control(latency="0")
+    assert desk.run().returncode == 0
+    desk.assert_complete(50)
 
 
 def test_daemon_that_refuses_its_settings(desk: Desk):

@@ -30,11 +30,21 @@ def test_rates_and_time_left_come_from_a_window():
     assert view.eta_s == pytest.approx(1000 - 400 - t, rel=0.06)
 
 
+def test_the_first_requests_and_the_last_say_nothing_of_the_time_left():
+    """Those that go out alone are slow by design; stragglers end when they end."""
+    meter = Meter(0)
+    meter.view(facts(at_s=0, ok=0))
+    assert meter.view(facts(at_s=8, ok=4)).eta_s is None
+    assert meter.view(facts(at_s=9, ok=104)).eta_s == pytest.approx(896 / 100)
+    view = meter.view(facts(at_s=20, ok=980, in_flight=20))
+    assert (view.phase, view.eta_s) == (Phase.STRAGGLERS, None)
+
+
 def test_carried_lines_count_as_done_and_not_as_speed():
     """A rerun shows the whole input, and the speed of what is really sent."""
     meter = Meter(0)
-    meter.view(facts(at_s=0, ok=0, carried=900))
-    view = meter.view(facts(at_s=10, ok=50, carried=900))
+    meter.view(facts(at_s=0, ok=0, carried=900, in_flight=10))
+    view = meter.view(facts(at_s=10, ok=50, carried=900, in_flight=10))
     assert (view.done, view.total) == (950, 1000)
     assert view.requests_per_s == 5
     assert view.eta_s == 10

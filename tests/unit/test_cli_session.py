@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gristmill.cli import _children, _ending, _making, _session
-from gristmill.cli._errors import BadUsageError
+from gristmill.cli._errors import BadUsageError, NeedsPersonError
 from gristmill.cli._options import JobOptions
 from gristmill.cli._units import Deadline
 from gristmill.intake.options import EncodeOptions
@@ -102,12 +102,19 @@ def test_model_of_lines_that_name_none(tmp_path: Path, text: str, verdicts: list
     assert _making.with_model(EncodeOptions(), path, verdicts).default_model == default
 
 
-@pytest.mark.parametrize(("verdicts", "expected"), [([TWO], "-m MODEL: a, b"), ([NONE], "give it with -m MODEL")])
-def test_no_single_model_is_a_usage_error(tmp_path: Path, verdicts: list[Any], expected: str):
-    """The sentence lists the models, where the endpoint does."""
+@pytest.mark.parametrize(
+    ("verdicts", "error", "expected"),
+    [
+        ([TWO], BadUsageError, "-m MODEL: a, b"),
+        ([NONE], NeedsPersonError, "check the base URL; .* -m MODEL"),
+        ([Usable("u", [])], BadUsageError, "give it with -m MODEL"),
+    ],
+)
+def test_no_single_model_is_an_error(tmp_path: Path, verdicts: list[Any], error: type[Exception], expected: str):
+    """The sentence lists the models, where the endpoint does; where it has no list the URL may be wrong."""
     path = tmp_path / "in.jsonl"
     path.write_text(NAMELESS)
-    with pytest.raises(BadUsageError, match=expected):
+    with pytest.raises(error, match=expected):
         _making.with_model(EncodeOptions(), path, verdicts)
     for options in (EncodeOptions(model="m"), EncodeOptions(set={"model": "m"})):
         assert _making.with_model(options, path, verdicts) == options

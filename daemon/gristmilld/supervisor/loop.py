@@ -252,7 +252,8 @@ class Supervisor:
             heartbeat_fd=heartbeat.write_fd,
             parent_fd=self._parent_fds[0],
         )
-        return process.fork(lambda: self._entries.worker(spec), keep={spec.heartbeat_fd, spec.parent_fd})
+        keep = {spec.heartbeat_fd, spec.parent_fd}
+        return process.fork(lambda: self._entries.worker(spec), f"gm-{slot}", keep=keep)
 
     def _fork_server(self, generation: int, heartbeat: Heartbeat) -> int:
         serving = self._serving
@@ -265,7 +266,8 @@ class Supervisor:
             parent_fd=self._parent_fds[0],
             listen_fd=serving.listen_fd,
         )
-        return process.fork(lambda: serving.entry(spec), keep={spec.heartbeat_fd, spec.parent_fd, spec.listen_fd})
+        keep = {spec.heartbeat_fd, spec.parent_fd, spec.listen_fd}
+        return process.fork(lambda: serving.entry(spec), "gm-server", keep=keep)
 
     def _fork_control(self, generation: int, heartbeat: Heartbeat) -> int:
         notices = os.pipe()
@@ -285,7 +287,7 @@ class Supervisor:
         )
         keep = {spec.heartbeat_fd, spec.parent_fd, spec.notices_fd, spec.acks_fd}
         try:
-            pid = process.fork(lambda: self._entries.control(spec), keep=keep)
+            pid = process.fork(lambda: self._entries.control(spec), "gm-control", keep=keep)
         except OSError:
             _close(*notices, *acks)
             raise

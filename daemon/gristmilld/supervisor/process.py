@@ -31,6 +31,7 @@ SUPERVISED_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, si
 """What the supervisor handles; held back around a fork, so that none reaches a child half made."""
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 if _libc is not None:
     _libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
@@ -43,11 +44,12 @@ class Ended(msgspec.Struct, frozen=True):
     signum: int = 0
 
 
-def fork(run: Callable[[], int], *, keep: Collection[int]) -> int:
+def fork(run: Callable[[], int], name: str, *, keep: Collection[int]) -> int:
     """Fork a child that runs `run` and exits with what it returns; its pid.
 
     Args:
         run: called in the child alone.
+        name: what ``ps -o comm`` and ``top`` call it, on Linux; 15 characters are shown.
         keep: descriptors that the child keeps beside standard output and error.
 
     Raises:
@@ -61,15 +63,16 @@ def fork(run: Callable[[], int], *, keep: Collection[int]) -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _be_child(run, keep, parent, before)
+        _be_child(run, name, keep, parent, before)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return pid
 
 
-def _be_child(run: Callable[[], int], keep: Collection[int], parent: int, mask: Collection[int]) -> NoReturn:
+def _be_child(run: Callable[[], int], name: str, keep: Collection[int], parent: int, mask: Collection[int]) -> NoReturn:
     code = EXIT_SOFTWARE
     try:
         _detach(keep, parent)
+        _call_it(name)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = run()
     except BaseException:  # nothing may unwind into the supervisor's frames
@@ -101,6 +104,12 @@ def _die_with(parent: int) -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(EXIT_SOFTWARE)
+
+
+def _call_it(name: str) -> None:
+    if _libc is not None:
+        text = ctypes.create_string_buffer(name.encode()[:15])
+        _libc.prctl(_PR_SET_NAME, ctypes.addressof(text), 0, 0, 0)
 
 
 def _close_all_but(keep: Collection[int]) -> None:

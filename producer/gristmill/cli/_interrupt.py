@@ -12,6 +12,7 @@ import signal
 from collections.abc import Callable, Iterator
 
 from gristmill.cli._errors import ExitCode
+from gristmill.cli._talk import Talk, say
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -22,16 +23,22 @@ def _wanted() -> list[signal.Signals]:
 
 
 @contextlib.contextmanager
-def interrupts(kill: Callable[[], None]) -> Iterator[asyncio.Event]:
-    """An event that the first signal sets; a second one calls `kill`, then ends this process with 130."""
+def interrupts(kill: Callable[[], None], talk: Talk) -> Iterator[asyncio.Event]:
+    """An event that the first signal sets; a second one calls `kill`, then ends this process with 130.
+
+    `talk` tells what each of them does.
+    """
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
 
     def heard() -> None:
         if asked.is_set():
             kill()
+            talk.pause()
+            say("stopped at once; everything that was finished is kept, and the same command goes on from there")
             os._exit(ExitCode.INTERRUPTED)
         asked.set()
+        talk.say("stopping: requests in flight have a moment to end; once more to stop at once")
 
     numbers = _wanted()
     for number in numbers:

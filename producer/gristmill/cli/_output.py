@@ -19,9 +19,13 @@ def open_work(out: str, store: StoreOptions, stream_name: str, *, overwrite: boo
     """The locked work folder of `out`; for standard output one in the state folder, named `stream_name`.
 
     Raises:
+        BadUsageError: its folder does not exist.
         OutletError: see `Work.open`.
     """
     if out != STDOUT:
+        folder = Path(out).absolute().parent
+        if not folder.is_dir():
+            raise BadUsageError(f"the folder of OUT does not exist: make {folder} first")
         return Work.open(Path(out), overwrite=overwrite)
     folder = (store.state_dir or default_state_dir()).absolute() / "out" / stream_name
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

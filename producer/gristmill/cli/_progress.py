@@ -14,6 +14,9 @@ import msgspec
 WINDOW_S = 30.0
 """Rates are means over this long: short enough to follow, long enough for slow answers."""
 
+ALONE = 4
+"""The first requests of a job go out alone: their pace says nothing of the others'."""
+
 STALL_S = 10.0
 """Without a finished request for so long, a run is worth an explanation."""
 
@@ -122,7 +125,7 @@ class Meter:
             in_flight=facts.in_flight,
             requests_per_s=max(0.0, rate),
             tokens_per_s=max(0.0, token_rate),
-            eta_s=facts.left / rate if facts.left and rate > 0 else None,
+            eta_s=facts.left / rate if facts.left and rate > 0 and phase != Phase.STRAGGLERS else None,
             phase=phase,
             waiting_for=waiting_for,
         )
@@ -134,6 +137,8 @@ class Meter:
     def _remember(self, facts: Facts) -> None:
         if facts.finished != self._last_finished:
             self._last_finished, self._last_finish_s = facts.finished, facts.at_s
+        if facts.finished <= ALONE:
+            self._window.clear()
         self._window.append(facts)
         while len(self._window) > 2 and self._window[1].at_s <= facts.at_s - WINDOW_S:
             self._window.popleft()

@@ -82,7 +82,7 @@ async def collect_into(
                 until=Until.DRAINED if partial else Until.FINISHED,
                 private=False,
             )
-            with interrupts(crew.kill) as asked:
+            with interrupts(crew.kill, talk) as asked:
                 outcome = await crew.run(asked)
                 return await conclude(outcome, queue, work, output, talk, watcher, private=False, as_json=as_json)
 

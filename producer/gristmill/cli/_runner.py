@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 
 from gristmill.cli import _children, _making
+from gristmill.cli._daemon import DaemonKeeper
 from gristmill.cli._ending import conclude
 from gristmill.cli._errors import NeedsPersonError
 from gristmill.cli._feeding import FeederKeeper
@@ -193,7 +194,7 @@ class _Run:
                 talk.say,
                 self._store.descriptors,
             )
-            daemon = await self._start_daemon(manifest.job, log)
+            daemon = DaemonKeeper(lambda: self._start_daemon(manifest.job, log), queue, talk.say, log)
             watcher = Watcher(
                 queue,
                 self._store,
@@ -212,10 +213,9 @@ class _Run:
                 holder=self._holder,
                 feeder=feeder,
                 daemon=daemon,
-                daemon_log=log,
                 grow=output.grow,
             )
-            with interrupts(crew.kill) as asked:
+            with interrupts(crew.kill, talk) as asked:
                 outcome = await crew.run(asked)
                 return await conclude(
                     outcome, queue, self._work, output, talk, watcher, private=True, as_json=self._options.as_json

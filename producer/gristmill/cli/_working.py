@@ -10,17 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
-from asyncio.subprocess import Process
 from collections.abc import Callable, Coroutine
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from gristmill.cli import _children
-from gristmill.cli._errors import ExitCode
+from gristmill.cli._daemon import DaemonKeeper
 from gristmill.cli._feeding import FeederKeeper
 from gristmill.cli._watching import Watcher
 from gristmill.contract.lifecycle import TERMINAL, JobState, PauseReason
@@ -75,8 +71,7 @@ class Crew:
         token: str,
         holder: str,
         feeder: FeederKeeper | None = None,
-        daemon: Process | None = None,
-        daemon_log: Path | None = None,
+        daemon: DaemonKeeper | None = None,
         grow: Callable[[], object] | None = None,
         take: bool = True,
         until: Until = Until.FINISHED,
@@ -89,7 +84,6 @@ class Crew:
         self._holder = holder
         self._feeder = feeder
         self._daemon = daemon
-        self._daemon_log = daemon_log
         self._grow = grow
         self._take = take
         self._until = until
@@ -128,7 +122,7 @@ class Crew:
         if self._feeder is not None:
             self._feeder.kill()
         if self._daemon is not None:
-            _children.send(self._daemon, signal.SIGKILL)
+            self._daemon.kill()
 
     # --- until the first reason to end
 
@@ -167,13 +161,10 @@ class Crew:
     async def _mind_daemon(self) -> None:
         if self._daemon is None:
             return
-        code = await self._daemon.wait()
+        end = await self._daemon.run()
         seen = self._watcher.snapshot
-        if seen is None or seen.state not in TERMINAL:
-            tail = _children.log_tail(self._daemon_log) if self._daemon_log else ""
-            message = f"the daemon ended unexpectedly ({_children.describe_exit(code)}){tail}"
-            # a daemon that refuses its settings, or is refused, says so with the same codes as we do
-            self._end(End.DAEMON, message, code if code in {ExitCode.USAGE, ExitCode.PAUSED} else 1)
+        if end is not None and (seen is None or seen.state not in TERMINAL):
+            self._end(End.DAEMON, end.message, end.code)
 
     async def _mind_signal(self, asked: asyncio.Event) -> None:
         await asked.wait()
@@ -203,7 +194,7 @@ class Crew:
         if self._feeder is not None:
             await self._feeder.stop()
         if self._daemon is not None:
-            await _children.stop(self._daemon, DRAIN_PATIENCE_S)
+            await self._daemon.stop(DRAIN_PATIENCE_S)
         self._stop_collector.set()
         await collector
         if outcome.end not in {End.FINISHED, End.DISK}:
