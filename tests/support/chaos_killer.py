@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Sequence
 
 from gristmill.queue import loader
-from tests.support.chaos_people import Command, send, slay, watched
+from tests.support.chaos_people import Command, children, send, slay, watched
 from tests.support.chaos_world import LEASE_TTL_S, World
 from tests.support.proxy import Proxy, Snag
 
@@ -74,7 +74,7 @@ class Killer:
             return False
         prefix = self._chance.choice(sorted(found))
         send(found[prefix], signal.SIGSTOP)  # so that what it holds can be counted at the moment of its death
-        self._world.allowance["worker"] += await self._world.held(prefix)
+        self._world.allowance["worker"] += await self._world.held(f"{prefix}.")
         return slay(found[prefix])
 
     async def _freeze(self) -> bool:
@@ -84,7 +84,7 @@ class Killer:
             return False
         prefix = self._chance.choice(sorted(found))
         send(found[prefix], signal.SIGSTOP)
-        self._world.allowance["freeze"] += await self._world.held(prefix)
+        self._world.allowance["freeze"] += await self._world.held(f"{prefix}.")
         task = asyncio.create_task(self._thaw(found[prefix]))
         self._thawing.add(task)
         task.add_done_callback(self._thawing.discard)
@@ -102,7 +102,13 @@ class Killer:
 
     async def _supervisor(self) -> bool:
         victim = self._chance.choice(self._world.daemons)
-        self._world.allowance["supervisor"] += self._world.profile.workers * self._world.profile.at_stake
+        if victim.pid is None:
+            return False
+        mine = set(children(victim.pid))
+        for prefix, pid in watched(self._world.pids, "worker").items():
+            if pid in mine:
+                send(pid, signal.SIGSTOP)  # it dies with its supervisor
+                self._world.allowance["supervisor"] += await self._world.held(f"{prefix}.")
         return victim.kill()
 
     async def _store(self) -> bool:
@@ -155,7 +161,7 @@ class Mischief:
         elif dice < 0.98:
             await self._stalled(proxy, 0.2 + 3 * self._chance.random())
         else:
-            self._world.allowance["stall"] += self._world.everything()
+            self._world.allowance["stall"] += await self._world.held()
             await self._stalled(proxy, 11 + 2 * self._chance.random())  # longer than a time-out, and than a lease
 
     async def _before_an_endpoint(self) -> None:

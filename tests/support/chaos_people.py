@@ -1,7 +1,7 @@
 """Who uses and runs the product in the chaos tier: commands that are given again whenever they end badly.
 
 A command that was killed, or that met a store which is away, is given again as it was: by a user, or by systemd. What
-each attempt said is kept in a log, and every bad end with the last words before it, so that a run can be read afterwards.
+each attempt said is kept in a log, and every bad end with the last words before it, so that a run can be read later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A store that is killed and comes back, without its last writes where a power cut would have lost them.
 
-kill -9 alone loses nothing: the kernel has every byte that the server wrote. What a power cut takes are bytes of the log
-that were written and not synced, so the tail is cut somewhere between the last length that is known to be synced and
-its end. `Watermark` knows that length: one that was seen before a WAITAOF that then succeeded.
+kill -9 alone loses nothing: the kernel has every byte that the server wrote. What a power cut takes are bytes of the
+log that were written and not synced, so the tail is cut somewhere between the last length that is known to be synced
+and its end. `Watermark` knows that length: one that was seen before a WAITAOF that then succeeded.
 """
 
 from __future__ import annotations

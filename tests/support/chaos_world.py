@@ -15,6 +15,7 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -32,7 +33,7 @@ from tests.support.proxy import Proxy, to_url
 from tests.support.standin import StandinProcess
 from tests.support.store import StoreProcess
 
-LEASE_TTL_S = 5
+LEASE_TTL_S = 8
 COMMIT_BYTES = 250
 """The least that one committed record takes in the store's log."""
 
@@ -84,7 +85,7 @@ class World:
         self._tasks: list[asyncio.Task[str]] = []
         self._stack = AsyncExitStack()
 
-    async def __aenter__(self) -> World:
+    async def __aenter__(self) -> Self:
         self.pids.mkdir(parents=True)
         self.store.start()
         self._stack.callback(self.store.close)
@@ -137,19 +138,16 @@ class World:
 
     # -- what is at stake -----------------------------------------------------------------------------------------
 
-    async def held(self, prefix: str) -> int:
-        """How many requests the tokens of a worker (or of all workers of a daemon) hold now, by the store."""
+    async def held(self, prefix: str = "") -> int:
+        """How many requests the tokens of a worker, of a daemon or of all hold now, by the store."""
         try:
             count = 0
-            async for key in self.direct.scan_iter(match=f"gm:*:h:{prefix}.*", count=1000):
+            async for key in self.direct.scan_iter(match=f"gm:*:h:{prefix}*", count=1000):
                 count += await self.direct.hlen(key)
         except (RedisError, OSError):
-            return self.profile.at_stake
+            workers = self.profile.workers * (1 if prefix else self.profile.daemons)
+            return self.profile.at_stake * workers
         return count
-
-    def everything(self) -> int:
-        """Most requests that all workers can hold."""
-        return self.profile.daemons * self.profile.workers * self.profile.at_stake
 
     # -- the store ------------------------------------------------------------------------------------------------
 
@@ -160,6 +158,7 @@ class World:
             fed: a `submit` has just said that its job is durable, so nothing that stands may be lost.
         """
         profile, chance = self.profile, self.chance
+        at_stake = await self.held()
         self.store.kill()
         for proxy in self.store_proxies:
             proxy.stall()
@@ -169,7 +168,7 @@ class World:
             lost = self.watermark.cut(chance)
             if lost:
                 self.kills["power cut"] += 1
-                self.allowance["power cut"] += lost // COMMIT_BYTES + self.everything()
+                self.allowance["power cut"] += lost // COMMIT_BYTES + at_stake
                 self.cut_at_s = asyncio.get_running_loop().time()
         await asyncio.sleep(chance.choice((0.0, 0.2, 1.0, 3.0, LEASE_TTL_S + 1.0)))
         await asyncio.to_thread(self.store.start)

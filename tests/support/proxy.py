@@ -51,6 +51,7 @@ class Proxy:
         self._stalls = 0
         self._armed: list[tuple[Snag, bytes]] = []
         self._links: set[_Link] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self.port = 0
         self.delay_s = 0.0
         self.hurt: Counter[str] = Counter()
@@ -66,8 +67,8 @@ class Proxy:
         self._server.close()
         self._gate.set()
         self.reset_all()
-        while self._links:
-            await asyncio.sleep(0.01)
+        if self._serving:
+            await asyncio.wait(self._serving)
         await self._server.wait_closed()
 
     @property
@@ -107,6 +108,10 @@ class Proxy:
     # -- how it comes about ---------------------------------------------------------------------------------------
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
         try:
             await self._gate.wait()
             server = await self._connect()

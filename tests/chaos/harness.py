@@ -1,0 +1,367 @@
+"""One chaos run: many jobs through real processes that are killed, and the proof that nothing was lost or doubled.
+
+Every job goes the way of a user: `producer submit`, `producer results -o`, `producer rm`, each given again whenever it
+was killed or met a store that was away. At the end the files decide: every row of every input stands in its OUT exactly
+once, with the answer to its own text, or failed where failure was planted. The store's invariants hold whenever the
+store comes back from a kill and when a job is done; after `rm` no key is left; and the endpoints were not asked more
+often than what was in flight when something died allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support.chaos_input import Findings, Sheet, examine
+from tests.support.chaos_killer import Killer, Mischief
+from tests.support.chaos_people import Command, StuckError, producer
+from tests.support.chaos_world import Profile, World
+from tests.support.cli import environment
+from tests.support.invariants import check_invariants
+from tests.support.wait import wait_until
+
+from gristmill.queue import LeaseQueue
+from gristmill.queue.errors import JobNotFoundError
+from gristmill.queue.registry import list_jobs
+from gristmill.queue.store import OUTAGES
+
+PROFILES = {
+    "full": Profile(),
+    "always": Profile(fsync="always", power_cuts=False),
+    "poison": Profile(rows=5_000, poison=True, kills=(("store", 2), ("feeder", 2), ("collector", 2))),
+    "short": Profile(
+        rows=4_000, at_once=2,
+        kills=(("worker", 12), ("store", 4), ("feeder", 4), ("collector", 4), ("supervisor", 1), ("control", 2),
+               ("freeze", 1)),
+    ),
+}  # fmt: skip
+STUCK_S = 120.0
+JUST_FED_S = 3.0
+JOB_LINE = r"^job (\S+)$"
+
+
+@dataclass
+class Report:
+    """What one run did and found."""
+
+    requests: int = 0
+    jobs: int = 0
+    kills: dict[str, int] = field(default_factory=dict)
+    hurt: dict[str, int] = field(default_factory=dict)
+    lost: int = 0
+    doubled: int = 0
+    wrong: int = 0
+    executions: int = 0
+    extra: int = 0
+    allowed: int = 0
+    wall_s: float = 0.0
+    refusals: dict[str, int] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        return not (self.lost or self.doubled or self.wrong or self.violations)
+
+
+class Job:
+    """One input on its way through the product, with the commands that bring it there."""
+
+    def __init__(self, world: World, sheet: Sheet) -> None:
+        self._world = world
+        self.sheet = sheet
+        self.folder = world.folder / sheet.name
+        self.folder.mkdir()
+        self.input = self.folder / "in.jsonl"
+        self.out = self.folder / "out.jsonl"
+        self.job = ""
+        self.fed_at_s = float("-inf")
+        self.done = False
+        self.findings = Findings()
+        marks = ("--payload-mark", "1M", "--results-mark", "2M")  # small, so that feeders and workers have to wait
+        self.submit = self._command("submit", self.input, "-m", "standin", "--max-attempts", 12, *marks)
+        self.results: Command | None = None
+        self.others: list[Command] = []
+
+    def _command(self, verb: str, *words: object, good: tuple[int, ...] = (0,)) -> Command:
+        env = environment(GRISTMILL_REDIS_URL=self._world.url_of(-1))
+        return Command(producer(verb, *words), env, self.folder / f"{verb}.log", frozenset(good))
+
+    @property
+    def commands(self) -> list[Command]:
+        return [c for c in (self.submit, self.results, *self.others) if c is not None]
+
+    async def run(self) -> None:
+        """From the input to the proof; then the job is gone from the store, and its files from the disk if all is well.
+
+        Raises:
+            StuckError: a command never came to a good end.
+        """
+        await asyncio.to_thread(self.sheet.write, self.input)
+        early = asyncio.create_task(self._collect_early()) if self._world.chance.random() < 0.6 else None
+        self.job = (await self.submit.run()).strip()
+        self.fed_at_s = asyncio.get_running_loop().time()
+        if early is not None:
+            early.cancel()
+            await asyncio.gather(early, return_exceptions=True)
+        await self._collect()
+        self.findings = await asyncio.to_thread(examine, self.sheet, self.out)
+        await self._inspect()
+        await self._remove()
+        self.done = True
+        if self.findings.clean:
+            shutil.rmtree(self.folder)
+
+    async def _collect_early(self) -> None:
+        """Collect while the job is still being fed."""
+        await wait_until(
+            lambda: self.submit.said(JOB_LINE) is not None, description="submit names its job", timeout_s=STUCK_S
+        )
+        self.results = self._collector(self.submit.said(JOB_LINE) or "")
+        await self.results.run()
+
+    def _collector(self, job: str) -> Command:
+        # 1: some requests have failed, as was planted
+        return self._command("results", job, "-o", self.out, good=(0, 1))
+
+    async def _collect(self) -> None:
+        """Collect to the end; the job whose creation the store lost had no results worth keeping."""
+        if self.results is not None and self.results.argv[4] != self.job:
+            await self.results.stop()
+            self.out = self.folder / "out2.jsonl"
+            self.results = None
+        if self.results is not None:
+            self.others.append(self.results)
+            await self.results.stop()
+        if self.results is None or self.results.code is None:
+            self.results = self._collector(self.job)
+            await self.results.run()
+
+    async def _inspect(self) -> None:
+        """What the store holds of a job that is done."""
+        try:
+            queue = await LeaseQueue.attach(self._world.direct, self.job)
+            seen = await check_invariants(self._world.direct, queue, lost_suffix=self._world.cut_at_s > 0)
+        except OUTAGES:
+            return  # it is down just now: it is inspected when it comes back
+        except JobNotFoundError:
+            self._world.violations.append(f"job {self.job} is gone before it was removed")
+            return
+        except AssertionError as error:
+            self._world.violations.append(f"job {self.job} when done: {error}")
+            return
+        if seen.state not in ("complete", "running"):  # running again: the store lost its end
+            self._world.violations.append(f"job {self.job} is {seen.state} when done")
+
+    async def _remove(self) -> None:
+        """`rm`; a job that the store has thrown back behind its end is collected again first, as rm asks."""
+        while True:
+            remove = self._command("rm", self.job, good=(0, 2))
+            self.others.append(remove)
+            await remove.run()
+            if remove.code == 0 or "no such job" in remove.last_words() or "no job" in remove.last_words():
+                return
+            if not re.search(r"that nobody has collected|is running", remove.last_words()):
+                await asyncio.sleep(0.5)
+                continue
+            again = self._collector(self.job)
+            self.others.append(again)
+            await again.run()
+            self.findings = await asyncio.to_thread(examine, self.sheet, self.out)
+
+
+class Run:
+    """All jobs of one run, a few at a time, while the world is hurt."""
+
+    def __init__(self, world: World, total: int, seconds: float, seed: int) -> None:
+        self._world = world
+        self._seed = seed
+        rows = min(world.profile.rows, total)
+        self._sheets = [self._sheet(i, rows) for i in range(max(1, total // rows))]
+        self._until_s = time.monotonic() + seconds
+        self._jobs: list[Job] = []
+        self._done: dict[str, int] = {}
+
+    def _sheet(self, number: int, rows: int) -> Sheet:
+        poison = rows // 2 + 1 if self._world.profile.poison and number == 0 else -1
+        return Sheet(f"s{self._seed}-{number}", rows, poison)
+
+    async def run(self) -> Report:
+        world, began_s = self._world, time.monotonic()
+        killer = Killer(
+            world, sum(s.rows for s in self._sheets), self._progress, self._feeders, self._collectors, self._just_fed
+        )
+        tasks = [asyncio.create_task(make) for make in (killer.run(), self._watch(), self._know_what_is_synced())]
+        if world.profile.network:
+            tasks.append(asyncio.create_task(Mischief(world).run()))
+        jobs = asyncio.gather(*(self._lane() for _ in range(world.profile.at_once)))
+        try:
+            await asyncio.wait({jobs, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (*tasks, jobs):
+                if task.done():
+                    task.result()
+        except Exception as error:  # noqa: BLE001  whatever ends the run is a finding, and the report tells it
+            world.violations.append(f"{type(error).__name__}: {error}")
+        finally:
+            for task in (jobs, *tasks):
+                task.cancel()
+            await asyncio.gather(jobs, *tasks, return_exceptions=True)
+            await asyncio.gather(*(command.stop() for job in self._jobs for command in job.commands))
+        if not world.violations:
+            await self._leave_nothing()
+        return self._report(time.monotonic() - began_s)
+
+    async def _lane(self) -> None:
+        while self._sheets and time.monotonic() < self._until_s:
+            job = Job(self._world, self._sheets.pop(0))
+            self._jobs.append(job)
+            await job.run()
+
+    # -- what the killer asks -------------------------------------------------------------------------------------
+
+    def _progress(self) -> int:
+        return sum(self._done.values())
+
+    def _feeders(self) -> list[Command]:
+        return [job.submit for job in self._jobs if not job.done]
+
+    def _collectors(self) -> list[Command]:
+        return [job.results for job in self._jobs if not job.done and job.results is not None]
+
+    def _just_fed(self) -> bool:
+        """Whether a submit may have been told that its job is durable, later than the watermark knows."""
+        now_s = asyncio.get_running_loop().time()
+        return any(
+            now_s - job.fed_at_s < JUST_FED_S or (job.submit.code is None and job.submit.pid is None)
+            for job in self._jobs
+            if not job.done
+        )
+
+    # -- what goes on beside --------------------------------------------------------------------------------------
+
+    async def _know_what_is_synced(self) -> None:
+        while True:
+            await self._world.watermark.look(self._world.direct)
+            await asyncio.sleep(0.1)
+
+    async def _watch(self) -> None:
+        """Note the progress.
+
+        Raises:
+            StuckError: there was none for long.
+        """
+        best, since_s = 0, time.monotonic()
+        while True:
+            await asyncio.sleep(0.2)
+            await self._count()
+            done = self._progress() + sum(job.done for job in self._jobs)
+            if done > best:
+                best, since_s = done, time.monotonic()
+            if time.monotonic() - since_s > STUCK_S:
+                raise StuckError(f"no progress for {STUCK_S:g} s: {await self._standing()}")
+
+    async def _count(self) -> None:
+        for job in self._jobs:
+            name = job.sheet.name
+            if job.done:
+                self._done[name] = job.sheet.rows
+                continue
+            known = job.job or job.submit.said(JOB_LINE)
+            if known:
+                try:
+                    done = await self._world.direct.hget(f"gm:{{{known}}}:m", "done")
+                except OUTAGES:
+                    return
+                self._done[name] = max(self._done.get(name, 0), int(done or 0))
+
+    async def _standing(self) -> str:
+        """How the jobs that are not done stand."""
+        said = []
+        for job in self._jobs:
+            if not job.done:
+                try:
+                    known = job.job or job.submit.said(JOB_LINE) or ""
+                    snapshot: Any = await (await LeaseQueue.attach(self._world.direct, known)).snapshot()
+                except (*OUTAGES, JobNotFoundError, ValueError) as error:
+                    snapshot = repr(error)
+                said.append(f"{job.sheet.name}: {snapshot}; {[c.last_words() for c in job.commands]}")
+        return " | ".join(said)
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    async def _leave_nothing(self) -> None:
+        """No job but ours was made, and after `rm` no key of any is left.
+
+        A power cut may bring back a job that had just been removed: such a one is removed again first.
+        """
+        ours = {job.job for job in self._jobs}
+        for row in await list_jobs(self._world.direct):
+            if row.job not in ours:
+                self._world.violations.append(f"job {row.job} was made for an input that had another one")
+            elif not self._world.kills["power cut"]:
+                self._world.violations.append(f"job {row.job} is listed after rm")
+            env = environment(GRISTMILL_REDIS_URL=self._world.url_of(-1))
+            argv = producer("rm", row.job, "--force")
+            await Command(argv, env, self._world.folder / "rm.log", frozenset((0, 2))).run()
+        left = [key async for key in self._world.direct.scan_iter(match="gm:{*", count=1000)]
+        if left:
+            self._world.violations.append(f"{len(left)} keys are left after rm: {sorted(left)[:5]}")
+
+    def _report(self, wall_s: float) -> Report:
+        world = self._world
+        done = [job for job in self._jobs if job.done]
+        report = Report(jobs=len(done), requests=sum(job.sheet.rows for job in done), wall_s=round(wall_s, 1))
+        for job in self._jobs:
+            report.lost += job.findings.lost
+            report.doubled += job.findings.doubled
+            report.wrong += job.findings.wrong
+            report.violations += [f"{job.sheet.name}: {example}" for example in job.findings.examples]
+            if not job.done:
+                report.violations.append(f"{job.sheet.name} was not brought to its end")
+            for command in job.commands:
+                for words, count in command.refusals.items():
+                    words = re.sub(r"s\d+-\d+|[0-9a-z]{8,}", "#", words)
+                    report.refusals[words] = report.refusals.get(words, 0) + count
+        for command in world.daemons:
+            report.violations += [f"a daemon ended by itself: {words}" for words in command.refusals]
+        self._count_executions(report, done)
+        report.violations += world.violations
+        return report
+
+    def _count_executions(self, report: Report, done: list[Job]) -> None:
+        world = self._world
+        poisoned = len(list(world.pids.glob("poison.*")))
+        world.kills["poison"] += poisoned
+        world.allowance["poison"] += poisoned * world.profile.at_stake
+        world.allowance["endpoint"] += sum(sum(proxy.hurt.values()) for proxy in world.endpoint_proxies)
+        for endpoint in world.endpoints:
+            stats = endpoint.stats
+            planted = sum(count for kind, count in stats["faulted"].items() if kind != "400")
+            report.executions += stats["requests"] - planted
+        never_sent = sum(job.sheet.kind(row) in ("bad", "poison") for job in done for row in range(job.sheet.rows))
+        report.extra = report.executions - (report.requests - never_sent)
+        report.allowed = world.allowance.total()
+        report.kills = dict(sorted(world.kills.items()))
+        report.hurt = {
+            name: sum(p.hurt[name] for p in (*world.store_proxies, *world.endpoint_proxies))
+            for name in sorted({n for p in (*world.store_proxies, *world.endpoint_proxies) for n in p.hurt})
+        }
+        if report.extra > report.allowed and all(job.done for job in self._jobs):
+            report.violations.append(f"{report.extra} executions too many, of {report.allowed}: {world.allowance}")
+
+
+async def run(profile: Profile, *, requests: int, seconds: float, seed: int) -> Report:
+    """One run; no job is begun after `seconds`. The files of a run that found something are kept."""
+    folder = Path(tempfile.mkdtemp(prefix="gm-chaos-"))
+    async with World(profile, folder, seed) as world:
+        report = await Run(world, requests, seconds, seed).run()
+    if report.clean:
+        shutil.rmtree(folder)
+    else:
+        report.violations.append(f"the files are in {folder}")
+    return report
