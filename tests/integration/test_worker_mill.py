@@ -152,8 +152,24 @@ async def test_a_wrong_key_pauses_at_any_time_and_resume_goes_on(redis: Redis) -
 async def test_bad_rows_among_the_first_do_not_pause(redis: Redis) -> None:
     """The first four rows fail each by itself (400): they are failed records, and the job goes on."""
     async with Standin() as standin, worker(redis, standin.url):
+        words = ["colour", "voice", "size", "name"]
+        bodies = [{"kind": "status", "status": 400, "text": f"odd {i}", "body": w} for i, w in enumerate(words)]
+        standin.control(faults=bodies)
+        queue = await sealed_job(redis, [chat(i, f"odd {i}") for i in range(4)] + [chat(i) for i in range(4, 40)])
+        await until(queue, JobState.COMPLETE)
+        records = await results(queue)
+    assert [i for i, r in sorted(records.items()) if not r.ok] == [0, 1, 2, 3]
+
+
+async def test_first_rows_refused_alike_pause_the_job_until_it_is_resumed_as_it_is(redis: Redis) -> None:
+    """Four times the same 400 burn no row; told that they are the rows' own fault, the job goes on."""
+    async with Standin() as standin, worker(redis, standin.url):
         standin.control(faults=[{"kind": "status", "status": 400, "text": "odd"}])
         queue = await sealed_job(redis, [chat(i, f"odd {i}") for i in range(4)] + [chat(i) for i in range(4, 40)])
+        await until(queue, JobState.PAUSED)
+        snapshot = await queue.snapshot()
+        assert (snapshot.reason, snapshot.done) == (PauseReason.CONFIG, 0)
+        await queue.resume(proven=True)
         await until(queue, JobState.COMPLETE)
         records = await results(queue)
     assert [i for i, r in sorted(records.items()) if not r.ok] == [0, 1, 2, 3]

@@ -42,12 +42,33 @@ def test_failures_of_different_shapes_pass() -> None:
     assert trial.add(failed(1, Shape.UNKNOWN_MODEL)) is Verdict.PASSED
 
 
-def test_failures_without_a_shape_pass() -> None:
-    """A plain 400 is the row's own fault, however many there are."""
+def refused(index: int, body: bytes) -> Outcome:
+    failure = FailedCall(FailureClass.BAD_REQUEST, "the server refused the request (400)", 400, body=body)
+    return Outcome(Claimed(index, 0, 1), b"record", failure=failure)
+
+
+def test_refusals_that_differ_pass() -> None:
+    """A plain 400 is the row's own fault."""
     trial = Trial(2)
     trial.expect(2)
-    trial.add(failed(0, None))
-    assert trial.add(failed(1, None)) is Verdict.PASSED
+    trial.add(refused(0, b'{"error":"temperature is too high"}'))
+    assert trial.add(refused(1, b'{"error":"no such voice"}')) is Verdict.PASSED
+
+
+def test_refusals_in_the_same_words_fail_the_trial() -> None:
+    """Ids and numbers aside, the server says the same to all: they all ask for what it won't do."""
+    trial = Trial(2)
+    trial.expect(2)
+    trial.add(refused(0, b'{"error":"max_tokens 9000 is too large","id":"req-1a2b"}'))
+    assert trial.add(refused(1, b'{"error":"max_tokens 9001 is too large","id":"req-77ff"}')) is Verdict.FAILED
+    assert "--first-alone 0" in (trial.diagnosis() or "")
+
+
+def test_a_few_rows_refused_alike_are_no_wrong_setup() -> None:
+    """A job that is smaller than the trial ends with failed rows."""
+    trial = Trial(4)
+    trial.expect(1)
+    assert trial.add(refused(0, b'{"error":"no"}')) is Verdict.PASSED
 
 
 def test_a_single_row_with_a_long_prompt_is_no_wrong_setup() -> None:

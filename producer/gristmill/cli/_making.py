@@ -141,6 +141,7 @@ def make_manifest(
         source=source,
         input_digest=digest,
         max_attempts=job.max_attempts,
+        first_alone=job.first_alone,
         timeouts=Timeouts(
             connect_s=job.timeout_connect,
             first_byte_s=job.timeout_first_byte,

@@ -69,6 +69,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     max_failures: tuple[int, float] = (0, 0.0)
     max_attempts: int = 5
+    first_alone: int = 4
     max_in_flight: int = 0
     priority: int = 0
     weight: int = 1
@@ -181,6 +182,14 @@ _JOB_OPTIONS: list[Function] = [
         default=5,
         show_default=True,
         help="Charged attempts per request.",
+    ),
+    click.option(
+        "--first-alone",
+        metavar="N",
+        type=click.IntRange(min=0),
+        default=4,
+        show_default=True,
+        help="So many requests go first, and the others only once one has been answered; 0 sends all at once.",
     ),
     click.option(
         "--max-in-flight",

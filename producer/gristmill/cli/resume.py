@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import click
 
 from gristmill.cli._options import StoreOptions, job_argument, store_options
@@ -9,8 +11,9 @@ from gristmill.cli._options import StoreOptions, job_argument, store_options
 
 @click.command("resume")
 @job_argument
+@click.option("--as-is", is_flag=True, help="Send all at once: no request goes first to try the setup again.")
 @store_options
-def command(job: str, store: StoreOptions) -> None:
+def command(job: str, as_is: bool, store: StoreOptions) -> None:
     """Let a paused job go on, whatever it was paused for."""
     from gristmill.cli._jobs import control, count_daemons, on_job
     from gristmill.cli._jobview import is_private, notes
@@ -19,7 +22,8 @@ def command(job: str, store: StoreOptions) -> None:
     from gristmill.queue.leasequeue import LeaseQueue
 
     async def act(queue: LeaseQueue, opened: Store) -> int:
-        snapshot = await control(queue, queue.resume, "job {job} is {state}", "job {job} is {state}, not paused")
+        resume = functools.partial(queue.resume, proven=as_is)
+        snapshot = await control(queue, resume, "job {job} is {state}", "job {job} is {state}, not paused")
         if snapshot is None:
             return 2
         manifest = await queue.manifest()

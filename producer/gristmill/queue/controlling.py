@@ -30,9 +30,9 @@ async def pause(handle: Handle, reason: PauseReason, detail: str) -> ControlRepl
     return await control(handle, Event.PAUSE, reason.value, detail)
 
 
-async def resume(handle: Handle) -> ControlReply:
-    """Go on; the setup has to be proven again, and the failure budget starts anew."""
-    reply = await control(handle, Event.RESUME)
+async def resume(handle: Handle, *, proven: bool = False) -> ControlReply:
+    """Go on; the setup has to be proven again, unless it is said to be, and the failure budget starts anew."""
+    reply = await control(handle, Event.RESUME, "proven" if proven else "")
     if reply.status is ControlStatus.OK and reply.state is JobState.RUNNING:
         manifest = await read_manifest(handle.redis, handle.keys)
         await registry.mark_runnable(handle.redis, handle.keys.job, manifest.priority)

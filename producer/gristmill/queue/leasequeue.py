@@ -143,10 +143,27 @@ class LeaseQueue:
     # -- worker ---------------------------------------------------------------------------------------------------
 
     async def claim(
-        self, token: str, want: int, max_bytes: int, ttl_ms: int, *, believed: bool, suspects: bool
+        self,
+        token: str,
+        want: int,
+        max_bytes: int,
+        ttl_ms: int,
+        *,
+        believed: bool,
+        suspects: bool,
+        only_suspects: bool = False,
     ) -> ClaimReply:
         """See `working.claim`."""
-        return await working.claim(self._handle, token, want, max_bytes, ttl_ms, believed=believed, suspects=suspects)
+        return await working.claim(
+            self._handle,
+            token,
+            want,
+            max_bytes,
+            ttl_ms,
+            believed=believed,
+            suspects=suspects,
+            only_suspects=only_suspects,
+        )
 
     async def fetch(self, claimed: Sequence[Claimed]) -> list[bytes | None]:
         """See `working.fetch`."""
@@ -202,9 +219,9 @@ class LeaseQueue:
         """See `controlling.pause`."""
         return await controlling.pause(self._handle, reason, detail)
 
-    async def resume(self) -> ControlReply:
+    async def resume(self, *, proven: bool = False) -> ControlReply:
         """See `controlling.resume`."""
-        return await controlling.resume(self._handle)
+        return await controlling.resume(self._handle, proven=proven)
 
     async def cancel(self) -> ControlReply:
         """See `controlling.cancel`."""

@@ -7,8 +7,8 @@ gives {status, state, version, in_flight}
       UNCHANGED  the event does not apply in this state; settle: something is in flight and it is not forced;
                  complete: not everything is done
       GONE       no job of this epoch
-A resume forgets that the setup was proven and starts the failure budget anew; what was done stays done, so a resume may
-find the job complete.
+A resume forgets that the setup was proven, unless its reason is `proven`, and starts the failure budget anew; what was
+done stays done, so a resume may find the job complete.
 crash one script ]]
 --@include _over
 local TO = {
@@ -37,7 +37,7 @@ redis.call('HSET', meta, 'version', version, 'state', to)
 if event == 'pause' then redis.call('HSET', meta, 'reason', ARGV[3], 'detail', ARGV[4]) end
 if event == 'resume' then
   redis.call('HDEL', meta, 'reason', 'detail')
-  redis.call('HSET', meta, 'proven', '0', 'done_base', m[7], 'failed_base', m[8])
+  redis.call('HSET', meta, 'proven', ARGV[3] == 'proven' and '1' or '0', 'done_base', m[7], 'failed_base', m[8])
 end
 if to == 'cancelled' or to == 'expired' or to == 'complete' then
   local t = redis.call('TIME')
