@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ CURRENT = Path("current-job")
 INPUT = Path("requests.jsonl")
 PAUSE_S = 5
 PHOTO_EVERY = 20
+ALL_OK, SOME_FAILED, NO_SUCH_JOB = 0, 1, 2
 
 
 def examples(name: str) -> Iterator[dict[str, Any]]:
@@ -41,20 +42,29 @@ def write_input(count: int, job_name: str) -> None:
             out.write(json.dumps(request) + "\n")
 
 
-def producer(*args: str) -> str:
-    """Run ``producer ARGS``; its standard output. Exit code 1, some failed requests, is no trouble of ours."""
+def producer(*args: str, fine: Collection[int] = (0,)) -> tuple[int, str]:
+    """Run ``producer ARGS``: its exit code and standard output. Ends this program with any code that is not `fine`."""
     argv = [str(Path(sys.executable).with_name("producer")), *args]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode > 1:
+    if done.returncode not in fine:
         sys.exit(done.returncode)
-    return done.stdout.strip()
+    return done.returncode, done.stdout.strip()
+
+
+def submit(count: int) -> None:
+    """Queue a job, and note it once its input is in the store."""
+    name = f"demo-{int(time.time())}"
+    write_input(count, name)
+    _, job = producer("submit", str(INPUT), "-m", "standin", "--media-root", str(EXAMPLES), "--name", name)
+    CURRENT.write_text(job, encoding="utf-8")
 
 
 def collect(job: str) -> None:
-    """Take the results of `job`, then forget it, and the results of the one before."""
+    """Take the results of `job`, then forget it, and the results of the one before; also where the job is gone."""
     results = Path(f"answers-{job}.jsonl")
-    producer("results", job, "-o", str(results))
-    producer("rm", job)
+    code, _ = producer("results", job, "-o", str(results), fine=(ALL_OK, SOME_FAILED, NO_SUCH_JOB))
+    if code != NO_SUCH_JOB:
+        producer("rm", job)
     CURRENT.unlink()
     for old in Path().glob("answers-*.jsonl"):
         if old != results:
@@ -68,10 +78,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     while True:
         if not CURRENT.exists():
-            name = f"demo-{int(time.time())}"
-            write_input(count, name)
-            args = ("-m", "standin", "--media-root", str(EXAMPLES), "--name", name)
-            CURRENT.write_text(producer("submit", str(INPUT), *args), encoding="utf-8")
+            submit(count)
         collect(CURRENT.read_text(encoding="utf-8"))
         time.sleep(PAUSE_S)
 
