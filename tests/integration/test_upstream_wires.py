@@ -448,21 +448,40 @@ async def test_a_cancelled_call_ends_its_connection(client, when):
 
 
 async def test_closing_the_client_ends_its_calls(open_client):
-    """A call under way when the client is closed ends as a failure, and its connection with it."""
+    """A call that is under way when the client is closed ends as a failure, and its connection with it."""
     ended = []
 
     async def conversation(reader, _writer, number):
-        await read_request(reader)
-        await reader.read()
-        ended.append(number)
+        try:
+            await read_request(reader)
+            await reader.read()
+        finally:
+            ended.append(number)
 
     async with RawServer(conversation) as server:
         async with open_client(4) as client:
             calls = [asyncio.create_task(send(client, server)) for _ in range(4)]
-            await wait_until(lambda: server.connections == 4, description="the calls are under way")
+            await wait_until(lambda: server.connections == 4, description="four calls are under way")
         outcomes = await asyncio.gather(*calls)
         assert all(isinstance(o, FailedCall) and o.cls is C.TRANSIENT for o in outcomes)
-        await wait_until(lambda: sorted(ended) == [0, 1, 2, 3], description="the server has noticed")
+        await wait_until(lambda: len(ended) == server.connections, description="the server has noticed")
+
+
+async def test_closing_the_client_ends_calls_that_wait():
+    """A call that waits for its turn when the client is closed does not begin afterwards."""
+    heads = []
+
+    async def conversation(reader, _writer, _number):
+        heads.append(await read_request(reader))
+        await reader.read()
+
+    async with RawServer(conversation) as server:
+        async with UpstreamClient(1) as client:
+            calls = [asyncio.create_task(send(client, server)) for _ in range(3)]
+            await wait_until(lambda: len(heads) == 1, description="one call is under way")
+        outcomes = await asyncio.gather(*calls)
+    assert all(isinstance(o, FailedCall) and o.cls is C.TRANSIENT for o in outcomes)
+    assert len(heads) == 1
 
 
 async def test_the_lean_way_is_taken_unless_there_is_a_proxy(monkeypatch):

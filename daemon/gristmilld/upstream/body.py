@@ -44,8 +44,11 @@ class Body:
         if len(pieces) != len(images) + 1:
             raise ValueError(f"a body of {len(images)} pictures has {len(images) + 1} pieces, not {len(pieces)}")
         self.pieces = pieces
-        self.images = [memoryview(i).cast("B") for i in images]
-        self.size = sum(map(len, pieces)) + sum((len(i) + 2) // 3 * 4 for i in self.images)
+        self.images: list[memoryview] = []
+        self.size = len(pieces[0])
+        if images:
+            self.images = [memoryview(i).cast("B") for i in images]
+            self.size = sum(map(len, pieces)) + sum((len(i) + 2) // 3 * 4 for i in self.images)
         self.on_drop = on_drop
 
     def __enter__(self) -> Self:

@@ -67,7 +67,7 @@ class Connection(asyncio.Protocol):
     @property
     def reusable(self) -> bool:
         """Whether another call may go over it after the last one ended."""
-        return self._reader.reusable and self._written and not self.lost
+        return self._reader.reusable and self._written and not self._paused and not self.lost
 
     @property
     def busy(self) -> bool:
@@ -142,7 +142,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close it at once, whatever is under way."""
-        self._written = False
+        self._reader.reusable = False
         self._transport.abort()
 
     # -- the clocks -----------------------------------------------------------------------------------------------
@@ -221,7 +221,6 @@ class Connection(asyncio.Protocol):
             return
         if reply is not None:
             reply.answered_s = self._answered_s
-            self._reader.reusable = False
             self._end(reply)
             return
         moment = Moment(self._calls > 1, self._answered_s > 0.0, reader.begun, monotonic() - self._begun_s)

@@ -42,6 +42,7 @@ class Connections:
         self._open: set[Connection] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
+        self._closed = False
 
     async def post(
         self, endpoint: Endpoint, path: str, body: Body, timeouts: Timeouts, begun_s: float, *, fresh: bool
@@ -79,7 +80,8 @@ class Connections:
             places.release()
 
     async def close(self) -> None:
-        """Close every connection, also those that carry a call; a second call is fine."""
+        """Close every connection, also those that carry a call; calls that still wait for one fail. Twice is fine."""
+        self._closed = True
         self._dialler.close()
         for connection in list(self._open):
             connection.abort()
@@ -128,8 +130,11 @@ class Connections:
         return Connection(self._max_body_bytes, self._on_lost)
 
     def _watch(self, connection: Connection) -> None:
-        """Keep an eye on a new connection, unless it is lost already."""
+        """Keep an eye on a new connection, unless it is lost already; once closed, nothing is begun any more."""
         if connection.lost:
+            return
+        if self._closed:
+            connection.abort()
             return
         self._open.add(connection)
         if self._sweeper is None:

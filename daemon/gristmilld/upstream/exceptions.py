@@ -37,6 +37,10 @@ class UploadStalledError(TimeoutError):
     """The server took nothing of the body for the time that the idle clock allows."""
 
 
+class AnswerStalledError(TimeoutError):
+    """Nothing of the response's body came for the time that the idle clock allows."""
+
+
 class HeadTimeoutError(TimeoutError):
     """The response's head did not come within the time that the first-byte clock allows."""
 
@@ -144,7 +148,7 @@ def _tls() -> FailedCall:
 def failure_of(error: BaseException, moment: Moment, timeouts: Timeouts) -> FailedCall:
     """What `error`, one of `CAUGHT`, means."""
     if isinstance(error, TimeoutError):
-        return _which_clock(error, moment, timeouts)
+        return _which_clock(error, timeouts)
     if isinstance(error, aiohttp.ClientHttpProxyError):
         return _proxy_refused(error.status)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
@@ -160,16 +164,14 @@ def failure_of(error: BaseException, moment: Moment, timeouts: Timeouts) -> Fail
     return cut_off(msgspec.structs.replace(moment, begun=moment.begun or _partly_answered(error)))
 
 
-def _which_clock(error: TimeoutError, moment: Moment, timeouts: Timeouts) -> FailedCall:
+def _which_clock(error: TimeoutError, timeouts: Timeouts) -> FailedCall:
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return ran_out(Clock.CONNECT, timeouts)
     if isinstance(error, UploadStalledError):
         return upload_stalled(timeouts)
     if isinstance(error, HeadTimeoutError):
         return ran_out(Clock.FIRST_BYTE, timeouts)
-    if not isinstance(error, aiohttp.ServerTimeoutError):
-        return ran_out(Clock.TOTAL, timeouts)
-    return ran_out(Clock.IDLE if moment.answered else Clock.FIRST_BYTE, timeouts)
+    return ran_out(Clock.IDLE if isinstance(error, AnswerStalledError) else Clock.TOTAL, timeouts)
 
 
 def _proxy_refused(status: int) -> FailedCall:

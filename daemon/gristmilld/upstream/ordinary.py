@@ -3,16 +3,16 @@
 Same words, same clocks, same results as `connections`; twice the cost. Idle connections are kept as long as there. A
 call that must not meet a stale connection goes through a second session that never reuses one.
 
-The clocks: *connect*, *idle* and *total* are aiohttp's own timers. *First byte* is ours, since aiohttp's would begin
-anew with each byte of a head that drips; it begins when the body has been written.
+The clocks: *connect* and *total* are aiohttp's own timers. *First byte* is ours, since aiohttp's would begin anew with
+each byte of a head that drips; it begins when the body has been written. So is *idle*, which has another span.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from contextvars import ContextVar
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -24,22 +24,38 @@ from gristmilld.upstream.body import Body
 from gristmilld.upstream.connections import KEEPALIVE_S
 from gristmilld.upstream.dial import DNS_TTL_S
 from gristmilld.upstream.endpoint import Endpoint
-from gristmilld.upstream.exceptions import CAUGHT, HeadTimeoutError, Moment, UploadStalledError, failure_of, too_large
+from gristmilld.upstream.exceptions import (
+    CAUGHT,
+    AnswerStalledError,
+    HeadTimeoutError,
+    Moment,
+    UploadStalledError,
+    failure_of,
+    too_large,
+)
 from gristmilld.upstream.outcome import FailedCall
 from gristmilld.upstream.wire import Reply, TooLargeError
 
 _NO_AUTO_HEADERS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
-_connected: ContextVar[bool] = ContextVar("connected")
-"""Whether the call of this task made a new connection; a call runs in one task from start to end."""
+
+class _Seen:
+    """What is seen of one call on its way.
+
+    Attributes:
+        connected: it made a new connection instead of reusing one.
+        answered_s: when the response's head had come, monotonic seconds; 0 while it has not.
+    """
+
+    __slots__ = ("answered_s", "connected")
+
+    def __init__(self) -> None:
+        self.connected = False
+        self.answered_s = 0.0
 
 
-class _Connector(aiohttp.TCPConnector):
-    """Notes when a call makes a connection instead of reusing one."""
-
-    async def _create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        _connected.set(True)
-        return await super()._create_connection(*args, **kwargs)
+async def _on_connect(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
+    context.trace_request_ctx.connected = True
 
 
 class Ordinary:
@@ -52,11 +68,14 @@ class Ordinary:
         self._fresh = self._open(force_close=True)
 
     def _open(self, **keeping: Any) -> aiohttp.ClientSession:
+        tracing = aiohttp.TraceConfig()
+        tracing.on_connection_create_start.append(_on_connect)
         return aiohttp.ClientSession(
-            connector=_Connector(limit=self._concurrency, ttl_dns_cache=int(DNS_TTL_S), **keeping),
+            connector=aiohttp.TCPConnector(limit=self._concurrency, ttl_dns_cache=int(DNS_TTL_S), **keeping),
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=_NO_AUTO_HEADERS,
             trust_env=False,
+            trace_configs=[tracing],
         )
 
     async def close(self) -> None:
@@ -74,26 +93,24 @@ class Ordinary:
             fresh: use a new connection.
         """
         body.whole()  # raises for a body that can't be sent again
-        _connected.set(False)
-        answered_s = 0.0
+        seen = _Seen()
         try:
-            async with await self._ask(endpoint, path, body, timeouts, fresh=fresh) as response:
-                answered_s = monotonic()
-                received = await self._read(response, timeouts)
+            async with await self._ask(endpoint, path, body, timeouts, seen, fresh=fresh) as response:
+                seen.answered_s = monotonic()
+                received = await self._read(response, timeouts.idle_s)
         except CAUGHT as error:
-            reused, elapsed_s = not _connected.get(), monotonic() - begun_s
-            moment = Moment(reused=reused, answered=answered_s > 0, begun=False, elapsed_s=elapsed_s)
+            moment = Moment(not seen.connected, seen.answered_s > 0.0, begun=False, elapsed_s=monotonic() - begun_s)
             failure = failure_of(error, moment, timeouts)
         except TooLargeError as error:
             failure = too_large(error.status, self._max_body_bytes)
         else:
-            return Reply(response.status, response.headers, received, answered_s)
-        if answered_s:
-            return msgspec.structs.replace(failure, first_byte_ms=int((answered_s - begun_s) * 1000))
-        return failure
+            return Reply(response.status, response.headers, received, seen.answered_s)
+        if not seen.answered_s:
+            return failure
+        return msgspec.structs.replace(failure, first_byte_ms=int((seen.answered_s - begun_s) * 1000))
 
     async def _ask(
-        self, endpoint: Endpoint, path: str, body: Body, timeouts: Timeouts, *, fresh: bool
+        self, endpoint: Endpoint, path: str, body: Body, timeouts: Timeouts, seen: _Seen, *, fresh: bool
     ) -> aiohttp.ClientResponse:
         """Send the request and wait for the response's head."""
         session = self._fresh if fresh else self._session
@@ -108,30 +125,39 @@ class Ordinary:
                     timeout=aiohttp.ClientTimeout(total=timeouts.total_s, connect=timeouts.connect_s),
                     ssl=True if endpoint.origin.tls is None else endpoint.origin.tls,
                     proxy=endpoint.proxy,
+                    trace_request_ctx=seen,
                 )
         except TimeoutError:
             if clock.expired():
                 raise HeadTimeoutError from None
             raise
 
-    async def _read(self, response: aiohttp.ClientResponse, timeouts: Timeouts) -> bytes:
-        """The whole body, at most the cap; from here on the idle clock runs.
+    async def _read(self, response: aiohttp.ClientResponse, idle_s: float) -> bytes:
+        """The whole body, at most the cap.
 
         Raises:
             TooLargeError: there is more.
+            AnswerStalledError: nothing came for `idle_s`.
         """
-        connection = response.connection
-        if connection is not None and connection.protocol is not None:
-            connection.protocol.read_timeout = timeouts.idle_s
-            connection.protocol.start_timeout()
         chunks, size = [], 0
-        while chunk := await response.content.readany():
+        while chunk := await _next(response.content, idle_s):
             chunks.append(chunk)
             size += len(chunk)
             if size > self._max_body_bytes:
                 response.close()
                 raise TooLargeError(response.status)
         return b"".join(chunks)
+
+
+async def _next(content: aiohttp.StreamReader, idle_s: float) -> bytes:
+    clock = asyncio.timeout(idle_s)
+    try:
+        async with clock:
+            return await content.readany()
+    except TimeoutError:
+        if clock.expired():
+            raise AnswerStalledError from None
+        raise  # the total clock
 
 
 class _PieceWise(aiohttp.Payload):
