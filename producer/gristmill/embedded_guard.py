@@ -16,7 +16,6 @@ from pathlib import Path
 
 from gristmill.embedded import server_lives, stop_if_unused
 
-
 EPHEMERAL = "ephemeral"
 """A file of this name in a store's folder says that the state folder around it is to be removed with the store."""
 

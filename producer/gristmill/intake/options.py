@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 OnBadLine = Literal["record", "fail", "skip"]
+InputFormat = Literal["requests", "conversations"]
 
 DEFAULT_MAX_LINE_BYTES = 64 << 20
 
@@ -47,6 +48,7 @@ class EncodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         inline: pictures travel in the store; False: by reference, for workers that see the same files.
         spool_dir: where pictures that had to be encoded anew lie when `inline` is False; without it they go inline.
         image: see `ImageOptions`.
+        format: what a line is: a request in one of the forms of `normalise`, or a row of `conversations`.
         on_bad_line: what happens to a line (or its picture) that can't be sent: a failed result, the end, or nothing.
         max_line_bytes: longer lines are refused unread.
         encoders: encoder processes; 0 is one per core.
@@ -60,6 +62,7 @@ class EncodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     inline: bool = True
     spool_dir: str | None = None
     image: ImageOptions = ImageOptions()
+    format: InputFormat = "requests"
     on_bad_line: OnBadLine = "record"
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
     encoders: int = 0

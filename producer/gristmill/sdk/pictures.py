@@ -1,0 +1,129 @@
+"""Pictures that are given as objects: bytes, and PIL images.
+
+Bytes take the way of a file's bytes: passed through when they are fit to send, else encoded by expendable processes.
+
+A PIL image is decoded already, so nothing of it can crash a decoder, and to hand its pixels to another process would
+cost a third of what encoding them does. It is encoded by a pool of threads, one a core, each writing to a file in
+memory: for a file, Pillow's encoder lets go of the interpreter's lock from the first byte to the last (for a buffer it
+does not). The result is held by the frame alone; the image is let go of as soon as it is encoded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any, cast
+
+from gristmill.contract.frame import Image
+from gristmill.intake import picture_source
+from gristmill.intake.draft import PictureRef
+from gristmill.intake.errors import PictureError
+from gristmill.intake.options import EncodeOptions, ImageOptions
+from gristmill.intake.pictures import Opened, Picture, PictureStore
+from gristmill.intake.structure import JPEG
+
+_SHA_CHARS = 32
+_LOADING = [threading.Lock() for _ in range(64)]
+
+
+class GivenPicture(PictureRef):
+    """A picture that is an object; `source` is None once it has been taken over."""
+
+    source: Any = None
+
+
+class GivenPictures(PictureStore):
+    """A picture store that also knows given ones; `close` ends its threads, too."""
+
+    def __init__(self, options: EncodeOptions, root: str) -> None:
+        super().__init__(options, root)
+        self._folder = options.media_root or root
+        self._image_options = options.image
+        cores = os.cpu_count() or 1
+        self._encoders = ThreadPoolExecutor(options.encoders or cores, "gm-encoder")
+
+    def size_of_files(self, refs: Sequence[PictureRef]) -> int:
+        """Bytes that the files among `refs` will take when they are read; 0 for what is no file."""
+        total = 0
+        for ref in refs:
+            if not isinstance(ref, GivenPicture) and not picture_source.is_data_url(ref):
+                with contextlib.suppress(OSError, PictureError):  # its turn to be refused comes when it is opened
+                    total += Path(picture_source.resolve(ref, self._folder)).stat().st_size
+        return total
+
+    async def open(self, ref: PictureRef) -> Opened:
+        """See `PictureStore.open`."""
+        if not isinstance(ref, GivenPicture):
+            return await super().open(ref)
+        source, ref.source = ref.source, None
+        loop = asyncio.get_running_loop()
+        if isinstance(source, bytes):
+            sha256 = await loop.run_in_executor(self._encoders, lambda: hashlib.sha256(source).hexdigest())
+            return Opened(sha256, source, None)
+        try:
+            sha256, picture = await loop.run_in_executor(self._encoders, _encode, source, self._image_options)
+        except PictureError as error:
+            raise PictureError(f"the picture in {ref.place} can't be sent: {error.reason}") from None
+        self.stats.pictures += 1
+        self.stats.sent_bytes += picture.image.size
+        return Opened(sha256, b"", None, picture)
+
+    async def ready(self, ref: PictureRef, opened: Opened) -> Picture:
+        """See `PictureStore.ready`."""
+        try:
+            return await super().ready(ref, opened)
+        except PictureError as error:
+            if not isinstance(ref, GivenPicture):
+                raise
+            _, _, reason = error.reason.partition(" can't be sent: ")
+            raise PictureError(f"the picture in {ref.place} can't be sent: {reason or error.reason}") from None
+
+    async def close(self) -> None:
+        self._encoders.shutdown(wait=False, cancel_futures=True)
+        await super().close()
+
+
+def _encode(image: Any, options: ImageOptions) -> tuple[str, Picture]:
+    """The hash and the JPEG of a PIL image; runs in a thread, and reads the caller's image without changing it.
+
+    Raises:
+        PictureError: it has no pixels, is closed, or is too large.
+    """
+    from gristmill.intake.images import prepare, within_bytes
+
+    try:
+        with _LOADING[id(image) % len(_LOADING)]:  # one that was opened lazily must not be read by two threads at once
+            image.load()
+        made = within_bytes(prepare(image, options), options, _jpeg)
+    except PictureError:
+        raise
+    except Exception as error:  # noqa: BLE001  an image that was closed, or opened lazily and is damaged, raises anything
+        raise PictureError(f"it can't be encoded ({type(error).__name__})") from None
+    sha256 = hashlib.sha256(made.data).hexdigest()
+    frame_image = Image(sha256[:_SHA_CHARS], len(made.data))
+    return sha256, Picture(frame_image, JPEG, made.width, made.height, made.data)
+
+
+def _jpeg(picture: Any, quality: int, subsampling: int) -> bytes:
+    with _file_in_memory() as file:
+        picture.save(file, "JPEG", quality=quality, subsampling=subsampling)
+        file.seek(0)
+        return file.read()
+
+
+@contextlib.contextmanager
+def _file_in_memory() -> Iterator[IO[bytes]]:
+    """A file without a name that the kernel holds in memory where it can."""
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("gristmill"), "w+b") as file:
+            yield cast("IO[bytes]", file)
+    else:
+        with tempfile.TemporaryFile() as file:
+            yield file
