@@ -30,16 +30,19 @@ def examples(name: str) -> Iterator[dict[str, Any]]:
     return itertools.cycle([json.loads(line) for line in (EXAMPLES / name).read_text(encoding="utf-8").splitlines()])
 
 
-def write_input(count: int, job_name: str) -> None:
-    """Requests that differ from those of every other job, so that none counts as done."""
+def write_input(count: int) -> None:
+    """Requests that differ from those of every other job; the file is there whole or not at all."""
+    started = int(time.time())
+    draft = INPUT.with_suffix(".draft")
     prompts, photos = examples("prompts.jsonl"), examples("photos.jsonl")
-    with INPUT.open("w", encoding="utf-8") as out:
+    with draft.open("w", encoding="utf-8") as out:
         for number in range(count):
             request = next(photos if number % PHOTO_EVERY == 0 else prompts)
             request.pop("custom_id", None)
             body = request.get("body", request)
-            body["user"] = f"{job_name}-{number}"
+            body["user"] = f"{started}-{number}"
             out.write(json.dumps(request) + "\n")
+    draft.rename(INPUT)
 
 
 def producer(*args: str, fine: Collection[int] = (0,)) -> tuple[int, str]:
@@ -52,11 +55,12 @@ def producer(*args: str, fine: Collection[int] = (0,)) -> tuple[int, str]:
 
 
 def submit(count: int) -> None:
-    """Queue a job, and note it once its input is in the store."""
-    name = f"demo-{int(time.time())}"
-    write_input(count, name)
-    _, job = producer("submit", str(INPUT), "-m", "standin", "--media-root", str(EXAMPLES), "--name", name)
+    """Queue a job, and note it once its input is in the store. An input that is still there was not fed to its end."""
+    if not INPUT.exists():
+        write_input(count)
+    _, job = producer("submit", str(INPUT), "-m", "standin", "--media-root", str(EXAMPLES), "--name", "demo")
     CURRENT.write_text(job, encoding="utf-8")
+    INPUT.unlink()
 
 
 def collect(job: str) -> None:
