@@ -51,9 +51,6 @@ STOP_TIMEOUT_S = 60.0
 QUIET_S = 2.0
 """Waiting is announced on stderr once it takes longer."""
 
-LOG_REWRITE_MIN = "512mb"
-"""Up to here the log is not rewritten: most jobs end before, and what they went through is dropped with it."""
-
 MALLOC = {
     "MALLOC_TOP_PAD_": str(16 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
@@ -327,8 +324,10 @@ def _server_options(folder: Path, path: Path) -> list[str]:
         "appendfsync": "everysec",
         "aof-load-truncated": "yes",
         "auto-aof-rewrite-percentage": "100",
-        "auto-aof-rewrite-min-size": LOG_REWRITE_MIN,
+        "auto-aof-rewrite-min-size": "512mb",  # most jobs end before, and take what they went through with them
         "maxmemory-policy": "noeviction",
+        "hash-max-listpack-entries": "16",  # what a worker holds is looked up by index: a list would be searched
+        "latency-tracking": "no",  # else each command inside a script is timed and counted
     }
     return [word for name, value in options.items() for word in ("--" + name, value)]
 

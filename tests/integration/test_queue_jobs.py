@@ -178,6 +178,17 @@ async def test_a_collector_is_taken_over_only_by_force(redis: Redis):
     assert sorted(await collect_all(queue, "two")) == list(range(10))
 
 
+async def test_a_whole_block_of_any_size_is_acked_at_once(redis: Redis):
+    """More indices than a script may pass on at once: every one is freed and has its acked bit."""
+    queue = await fed_job(redis, 2_100, per_run=700, block_size=4000)
+    for _ in range(3):
+        await finish(queue, "w", (await claim(queue, "w", 700)).claimed)
+    reply = await queue.ack(COLLECTOR, {0: list(range(2_100))})
+    assert (reply.acked, reply.unknown) == (2_100, 0)
+    assert await redis.bitcount(queue.keys.acked) == 2_100
+    await check_invariants(redis, queue)
+
+
 async def test_an_ack_of_what_is_not_done_frees_nothing(redis: Redis):
     """After a lost suffix a collector may ack what the store does not know: it is counted, and will be done again."""
     queue = await fed_job(redis, 10)

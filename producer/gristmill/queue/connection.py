@@ -24,6 +24,8 @@ from redis.typing import EncodableT
 
 T = TypeVar("T")
 
+READ_BYTES = 1 << 20
+
 _once: ContextVar[bool] = ContextVar("gristmill_sent_once", default=False)
 
 
@@ -76,8 +78,12 @@ class PatientRetry(Retry):
 class _PromptMixin(AbstractConnection):
     """Bounds a write by `asyncio.timeout`, which keeps a cancellation; the library's own bound is switched off.
 
-    And packs commands by one join: the library joins anew for each argument, which was most of a feeder's cost.
+    And packs commands by one join, since the library joins anew for each argument, which was most of a feeder's cost;
+    and reads what is there, not 64 KB of it: the rest would be moved up for each piece.
     """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"socket_read_size": READ_BYTES, **options})
 
     def pack_command(self, *args: EncodableT) -> list[bytes]:
         """The command as it is sent, in one piece."""

@@ -17,20 +17,26 @@ if m[4] ~= ARGV[2] then return {'LOST', version, 0, 0} end
 local freed, nacked, unknown, at = 0, 0, 0, 3
 for k = 5, #KEYS do
   local block, last = ARGV[at], at + 1 + tonumber(ARGV[at + 1])
-  local mine, bytes = {}, 0
+  local mine, bits, bytes = {}, {}, 0
   for i = at + 2, last do
     local index = ARGV[i]
     local length = redis.call('HSTRLEN', KEYS[k], index)
     if length > 0 then
       mine[#mine + 1] = index
       bytes = bytes + length + 100
-      redis.call('SETBIT', acked, index, 1)
+      local b = #bits
+      bits[b + 1], bits[b + 2], bits[b + 3], bits[b + 4] = 'SET', 'u1', index, '1'
+      if b + 4 == 4000 then
+        redis.call('BITFIELD', acked, unpack(bits))
+        bits = {}
+      end
     elseif redis.call('GETBIT', done, index) == 0 then
       unknown = unknown + 1
     end
   end
   at = last + 1
   if #mine > 0 then
+    if #bits > 0 then redis.call('BITFIELD', acked, unpack(bits)) end
     local gone = redis.call('HDEL', KEYS[k], unpack(mine))
     nacked, freed = nacked + gone, freed + bytes
     if redis.call('HLEN', KEYS[k]) == 1 then

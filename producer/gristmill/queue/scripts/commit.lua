@@ -44,22 +44,17 @@ for g = 1, tonumber(ARGV[3]) do
       count = count + 1
       index_of[count], place_of[count], group_of[count] = ARGV[at], at + 1, groups[g]
       local b = 4 * count
-      bits[b - 3], bits[b - 2], bits[b - 1], bits[b] = 'SET', 'u1', ARGV[at], 1
+      bits[b - 3], bits[b - 2], bits[b - 1], bits[b] = 'SET', 'u1', ARGV[at], '1'
     end
     at = at + 2
   end
 end
 
-local function number(record, from)
-  local a, b, c, d = string.byte(record, from, from + 3)
-  return ((a * 256 + b) * 256 + c) * 256 + d
-end
+local function number(a, b, c, d) return ((a * 256 + b) * 256 + c) * 256 + d end
 -- Counts what the record's header says (layout: gristmill.contract.record).
 local function tally(record)
-  local status, code = string.byte(record, 2, 3)
-  attempts = attempts + number(record, 5)
-  prompt = prompt + number(record, 9)
-  completion = completion + number(record, 13)
+  local status, code, _, a, b, c, d, e, f, g, h, i, j, k, l = string.byte(record, 2, 16)
+  attempts, prompt, completion = attempts + number(a, b, c, d), prompt + number(e, f, g, h), completion + number(i, j, k, l)
   if status == 70 then
     failed = failed + 1
     redis.call('HINCRBY', meta, 'class:' .. code, 1)
@@ -120,7 +115,7 @@ if count > 0 then
         redis.call('ZREM', waiting, unpack(fresh))
         redis.call('ZREM', suspects, unpack(fresh))
       end
-      redis.call('HDEL', histories, unpack(fresh))
+      if redis.call('EXISTS', histories) == 1 then redis.call('HDEL', histories, unpack(fresh)) end
     end
   end
 end
