@@ -221,20 +221,20 @@ def parse_result(line: bytes) -> Result:
     Raises:
         NotOurLineError: this program did not write it.
     """
-    line = line.rstrip(b"\r\n")
-    places = _places(line)
-    if places is not None:
-        _, response, error, tail = places
-        try:
-            text = line[error + len(_ERROR) : tail]
-            failure = None if text == b"null" else _error.decode(text)
-            found = Result(line[response + len(_RESPONSE) : error], failure, _tail.decode(line[tail + len(_TAIL) : -1]))
-        except msgspec.MsgspecError as error_found:
-            raise NotOurLineError(f"a line of {len(line)} bytes that gristmill did not write") from error_found
-        _require_sane(found.gristmill)
-        return found
-    parsed = parse_line(line)
-    return Result(bytes(parsed.response), parsed.error, parsed.gristmill)
+    tail = line.rfind(_TAIL)
+    error = line.rfind(_ERROR, 0, tail)
+    response = line.find(_RESPONSE)
+    if not line.startswith(_HEAD) or not line.endswith(b"}}\n") or not 0 < response < error < tail:
+        parsed = parse_line(line)
+        return Result(bytes(parsed.response), parsed.error, parsed.gristmill)
+    text = line[error + len(_ERROR) : tail]
+    try:
+        failure = None if text == b"null" else _error.decode(text)
+        said = _tail.decode(line[tail + len(_TAIL) : -2])
+    except msgspec.MsgspecError as damage:
+        raise NotOurLineError(f"a line of {len(line)} bytes that gristmill did not write") from damage
+    _require_sane(said)
+    return Result(line[response + len(_RESPONSE) : error], failure, said)
 
 
 def _require_sane(tail: Tail) -> None:
@@ -242,23 +242,14 @@ def _require_sane(tail: Tail) -> None:
         raise NotOurLineError("a line with a status or an index that gristmill does not write")
 
 
-def _places(line: bytes) -> tuple[int, int, int, int] | None:
-    """Where custom_id, response, error and our own part begin; None where it is not laid out as we write it."""
+def _cut(line: bytes) -> Line | None:
+    """The line cut at its known places; None where it is not laid out as we write it."""
     tail = line.rfind(_TAIL)
     error = line.rfind(_ERROR, 0, tail)
     response = line.find(_RESPONSE)
     custom_id = line.find(_CUSTOM_ID, 0, response)
     if not line.startswith(_HEAD) or not line.endswith(b"}}") or not 0 < custom_id < response < error < tail:
         return None
-    return custom_id, response, error, tail
-
-
-def _cut(line: bytes) -> Line | None:
-    """The line cut at its known places; None where it is not laid out as we write it."""
-    places = _places(line)
-    if places is None:
-        return None
-    custom_id, response, error, tail = places
     return Line(
         _id.decode(line[len(_HEAD) : custom_id]),
         _custom_id.decode(line[custom_id + len(_CUSTOM_ID) : response]),

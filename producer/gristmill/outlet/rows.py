@@ -60,7 +60,7 @@ class Span(NamedTuple):
 
 def pack_index(row: IndexRow) -> bytes:
     packed = _INDEX.pack(*row)
-    return packed + _CRC.pack(zlib.crc32(packed))
+    return packed + zlib.crc32(packed).to_bytes(4, "big")
 
 
 def unpack_index(data: bytes) -> Iterator[IndexRow]:

@@ -130,15 +130,17 @@ class SegmentWriter:
         if self._lines < 0:
             self._open()
         rows = []
+        lines = []
         end = self._end
         for ordinal, key, number, code, line in entries:
             rows.append(IndexRow(ordinal, key, number, end, len(line), code))
+            lines.append(line)
             end += len(line)
         with disk(lines_path(self._folder, self.number)):
-            write_all(self._lines, b"".join([line for *_, line in entries]))
+            write_all(self._lines, b"".join(lines))
             sync_data(self._lines)
         with disk(index_path(self._folder, self.number)):
-            write_all(self._index, b"".join(map(pack_index, rows)))
+            write_all(self._index, b"".join([pack_index(row) for row in rows]))
             sync_data(self._index)
         self._end = end
         return rows
