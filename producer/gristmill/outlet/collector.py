@@ -140,6 +140,7 @@ class _Collector:
         round_bytes: int,
     ) -> None:
         self._queue = queue
+        self._work = work
         self._ledger = work.ledger
         self._lease = lease
         self._stop = stop
@@ -216,7 +217,10 @@ class _Collector:
         self._tell()
 
     def _store(self, blocks: Blocks) -> int:
-        """Runs in a thread; nothing else touches the ledger meanwhile."""
+        """Runs in a thread; nothing else touches the work meanwhile.
+
+        A result that came twice is noted before it is acked: afterwards no later process can know of it.
+        """
         job = self._queue.job
         records: dict[int, Record] = {}
         for block in blocks.values():
@@ -224,6 +228,8 @@ class _Collector:
                 record = decode_record(data)
                 records.setdefault(record.detail.ordinal, record)
         new = self._ledger.append([_entry(job, records[ordinal]) for ordinal in self._ledger.absent(records)])
+        if new < sum(map(len, blocks.values())):
+            self._work.doubt()
         if self._grow is not None:
             self._grow()
         return new

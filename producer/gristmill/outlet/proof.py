@@ -8,7 +8,7 @@ OUT is read again from the disk, line by line. Three things must agree:
 
 A difference is an error that names the lines; then nothing is removed, so nothing is lost. A store that has lost a
 suffix may have counted otherwise (a request was run again, and the first answer was kept): then its count of failures
-is not compared.
+is not compared. Nor is it when a result came twice, in whichever process that was (`Work.doubt`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def prove(work: Work, snapshot: JobSnapshot, *, in_out: bool = True, rolled_back
     for line in lines:
         audit.add(line)
     _compare_with_ledger(audit, work.ledger)
-    _compare_with_store(work, snapshot, rolled_back=rolled_back)
+    repeated = work.current is not None and work.current.repeated
+    _compare_with_store(work, snapshot, rolled_back=rolled_back or repeated)
     if snapshot.state is JobState.COMPLETE:
         audit.require_all()
     return _summary(audit, snapshot)

@@ -59,6 +59,7 @@ class Current(msgspec.Struct, frozen=True, kw_only=True):
         store: identity of the store that it lies in; holds no password.
         generation: number of its first segment.
         base: OUT holds finished lines from before and is replaced only at the end.
+        repeated: a result was read that is durable already, so the store may have counted it otherwise (`doubt`).
     """
 
     job: str
@@ -66,6 +67,7 @@ class Current(msgspec.Struct, frozen=True, kw_only=True):
     store: str = ""
     generation: int = 1
     base: bool = False
+    repeated: bool = False
 
 
 class Work:
@@ -143,9 +145,22 @@ class Work:
             remove_database(self.folder)
         current = Current(job=job, epoch=epoch, store=store, generation=generation, base=self.base)
         carried_path(self.folder, generation).unlink(missing_ok=True)  # of a begin that was cut short
+        self._become(current)
+        self.resume()
+
+    def _become(self, current: Current) -> None:
         replace_file(self.folder / "job.json", msgspec.json.encode(current))
         self.current = current
-        self.resume()
+
+    def doubt(self) -> None:
+        """Remember, for later processes too, that a result came twice: the store may have counted the other one.
+
+        Raises:
+            DiskError: the folder cannot be written.
+        """
+        assert self.current is not None, "call begin or resume first"
+        if not self.current.repeated:
+            self._become(msgspec.structs.replace(self.current, repeated=True))
 
     def resume(self) -> None:
         """Open the generation that the folder belongs to, for draining its job or going on with it.
