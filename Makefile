@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+CHAOS_ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types imports chaos bench clean
@@ -30,8 +31,8 @@ types: $(READY) ## mypy, strict
 imports: $(READY) ## which package may import which
 	$(BIN)/lint-imports
 
-chaos: $(READY) ## the long tier: killed processes and a damaged store
-	$(BIN)/python -m pytest -q -m chaos $(PYTEST_ARGS)
+chaos: $(READY) ## the long tier, 40 minutes (CHAOS_ARGS="--profile short" kills processes for a minute)
+	@$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
 
 bench: $(READY) ## CPU a request beside other ways (BENCH_ARGS="--quick" for a first look)
 	$(BIN)/python -m bench $(BENCH_ARGS)
