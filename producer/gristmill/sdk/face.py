@@ -46,8 +46,11 @@ class Face:
         concurrency: int | None,
         wait_for_endpoint_s: float = 0.0,
         preflight: bool = True,
+        private: bool = False,
+        ask_options: JobOptions = JobOptions(),
     ) -> None:
-        redis = redis or (os.environ.get(STORE_VARIABLE) if state_dir is None else None)
+        if redis is None and state_dir is None and not private:
+            redis = os.environ.get(STORE_VARIABLE) or None
         self.options = ClientOptions(
             endpoints=base_urls(endpoints),
             key=api_key(key),
@@ -62,7 +65,7 @@ class Face:
         )
         self.engine = Engine("gristmill")
         self.core = Core(self.options)
-        self.asker = Asker(self.core)
+        self.asker = Asker(self.core, ask_options)
         self._end = weakref.finalize(self, _end, self.engine, self.core, self.asker)
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -71,26 +72,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def message(self) -> dict[str, Any]:
         """The first choice's message; an empty dict where there is none."""
-        choices = self.response.get("choices")
-        first = choices[0] if self.ok and isinstance(choices, list) and choices else None
-        message = first.get("message") if isinstance(first, dict) else None
-        return message if isinstance(message, dict) else {}
+        return message_of(self.response) if self.ok else {}
 
     @property
     def text(self) -> str:
         """The text of the answer; empty where it failed, or the model gave none (a tool call, for example)."""
-        choices = self.response.get("choices")
-        if not self.ok or not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-            return ""
-        content = self.message.get("content", choices[0].get("text"))
-        if isinstance(content, list):
-            return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
-        return content if isinstance(content, str) else ""
+        return text_of(self.response) if self.ok else ""
 
     @property
     def reasoning(self) -> str:
         """What the model thought, under either of the two names that servers use; empty where they tell nothing."""
-        return next((value for name in _REASONING if isinstance(value := self.message.get(name), str) and value), "")
+        return reasoning_of(self.response) if self.ok else ""
 
     @property
     def usage(self) -> dict[str, Any]:
@@ -111,6 +103,32 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def __repr__(self) -> str:
         status = "ok" if self.error is None else f"failed: {self.error.code}"
         return f"Result(index={self.index}, {status})"  # no answer in a log by accident
+
+
+def _choice(response: Mapping[str, Any]) -> dict[str, Any]:
+    choices = response.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return first if isinstance(first, dict) else {}
+
+
+def message_of(response: Mapping[str, Any]) -> dict[str, Any]:
+    """The message of a response's first choice; an empty dict where there is none."""
+    message = _choice(response).get("message")
+    return message if isinstance(message, dict) else {}
+
+
+def text_of(response: Mapping[str, Any]) -> str:
+    """The text of a response's first choice; empty where there is none."""
+    content = message_of(response).get("content", _choice(response).get("text"))
+    if isinstance(content, list):
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+def reasoning_of(response: Mapping[str, Any]) -> str:
+    """What the model thought, out of a response's first choice; empty where it tells nothing."""
+    message = message_of(response)
+    return next((value for name in _REASONING if isinstance(value := message.get(name), str) and value), "")
 
 
 def from_record(record: Record) -> Result:
