@@ -17,6 +17,7 @@ from gristmill.contract.frame import Request
 from gristmill.contract.lifecycle import JobState
 from gristmill.queue import LeaseQueue
 from gristmill.queue.replies import Claimed
+from gristmilld.worker import mill
 from gristmilld.worker.attempt import Outcome
 
 
@@ -114,3 +115,52 @@ async def test_the_limit_in_flight_holds_over_all_workers(redis: Redis) -> None:
         took_s = time.monotonic() - begun_s
     assert standin.stats["in_flight_max"] == 5
     assert took_s < 3 * 200 / 5 * 0.05, "freed places stood empty for too long"
+
+
+async def suspected(redis: Redis, count: int) -> LeaseQueue:
+    """A job of `count` requests that a crashed worker held."""
+    queue = await sealed_job(redis, [chat(i) for i in range(count)], first_alone=0)
+    await queue.claim("x.0.0.0", count, 1 << 20, 30_000, believed=False, suspects=False)
+    await queue.reap("x.0.0.0", force=True, crashed=True)
+    return queue
+
+
+async def complete(queue: LeaseQueue) -> bool:
+    return (await queue.snapshot()).state is JobState.COMPLETE
+
+
+async def test_a_worker_that_holds_nothing_takes_suspects_first(redis: Redis) -> None:
+    """Of whichever job, for later it will hold something; and none but them, in no larger company than half its
+    slots."""
+    plain = await sealed_job(redis, [chat(i) for i in range(100)], first_alone=0, priority=5)
+    suspects = await suspected(redis, 20)
+    async with Standin(latency=0.2) as standin, worker(redis, standin.url, slots=8):
+        await wait_until(lambda: standin.stats["in_flight"] > 0, description="something runs")
+        assert (await plain.snapshot()).cur == 0
+        assert (await suspects.snapshot()).in_flight == 4
+        await wait_until(lambda: complete(suspects), description="the suspects are cleared")
+        await wait_until(lambda: complete(plain), description="the other job goes on")
+
+
+@pytest.mark.parametrize("quarantine", [True, False])
+async def test_a_busy_worker_makes_way_for_suspects(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, quarantine: bool
+) -> None:
+    """Where no worker is ever idle, suspects would wait for ever: the one of a daemon that is told to becomes idle for
+    them after a while, the others go on."""
+    monkeypatch.setattr(mill, "SUSPECTS_PATIENCE_S", 0.2)
+    async with Standin(latency=0.05) as standin, worker(redis, standin.url, slots=4, quarantine=quarantine):
+        busy = await sealed_job(redis, [chat(i) for i in range(1000)], first_alone=0)
+        await wait_until(lambda: standin.stats["in_flight"] == 4, description="the worker is busy")
+        suspects = await suspected(redis, 3)
+        handed_out = (await busy.snapshot()).cur
+
+        async def served() -> bool:
+            return (await suspects.snapshot()).done == 3
+
+        async def goes_on() -> bool:
+            return (await busy.snapshot()).cur > handed_out + 60
+
+        await wait_until(served if quarantine else goes_on, description="the worker does what it should")
+        assert (await busy.snapshot()).state is JobState.RUNNING
+        assert await served() is quarantine

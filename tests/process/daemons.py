@@ -17,9 +17,17 @@ _CLEAN = {name: value for name, value in os.environ.items() if not name.startswi
 class Daemon:
     """``gristmilld up`` with its log in FOLDER/log; children are found by what it says of them at level debug."""
 
-    def __init__(self, folder: Path, *options: str, redis: str = "", open_files: int = 0, **env: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        redis: str = "",
+        open_files: int = 0,
+        module: str = "gristmilld",
+        **env: str,
+    ) -> None:
         self.log_path = folder / "log"
-        argv = [sys.executable, "-m", "gristmilld", "up", "--log-level", "debug", *options]
+        argv = [sys.executable, "-m", module, "up", "--log-level", "debug", *options]
         if open_files:
             argv = ["sh", "-c", f'ulimit -n {open_files}; exec "$@"', "sh", *argv]
         environment = _CLEAN | env | ({"GRISTMILL_REDIS_URL": redis} if redis else {})

@@ -228,8 +228,7 @@ class Model:
         past = self.past.setdefault(index, Past())
         if past.poison:
             return self.waiting
-        half = -(-company // 2)
-        past.cohort = min(half, -(-past.cohort // 2)) if past.cohort else half
+        past.cohort = max(1, min(company, past.cohort or company) // 2)
         past.crashes += 1
         past.alone += was_suspect and company == 1
         return self.waiting if past.poison else self.suspects

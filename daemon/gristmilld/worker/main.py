@@ -99,6 +99,7 @@ class _Worker:
                     max_bytes=config.in_flight_bytes,
                     clock=monotonic_s,
                     meter=meter,
+                    quarantine=self._spec.slot == 0,
                 )
                 keeper = Keeper(renewals, lambda: list(roster.sessions.values()), lambda: mill.heart_age_s,
                                 config.lease_ttl_s)  # fmt: skip

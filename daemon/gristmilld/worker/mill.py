@@ -40,6 +40,8 @@ IDLE_TICK_S = 0.05
 EMPTY_BACKOFF_S = 0.2
 """Longest pause between claims of a job that had nothing to hand out."""
 OUTAGE_BACKOFF_S = 1.0
+SUSPECTS_PATIENCE_S = 10.0
+"""So long may suspects wait for a worker that has nothing to do; then one becomes idle for them."""
 
 
 class Mill:
@@ -53,6 +55,7 @@ class Mill:
         max_bytes: most bytes of text in flight; pictures have their own gate (`payload`).
         clock: monotonic.
         meter: counts outages of the store.
+        quarantine: when all workers are busy for long, this one becomes idle for suspects; one of a daemon is enough.
     """
 
     def __init__(
@@ -65,12 +68,17 @@ class Mill:
         max_bytes: int,
         clock: Clock,
         meter: WorkerMetrics,
+        quarantine: bool = True,
     ) -> None:
         self._meter = meter
+        self._quarantine = quarantine
+        self._suspects_since_s: float | None = None
         self._roster = roster
         self._payloads = payloads
         self._caller = caller
         self._lanes = Lanes(slots, self._run)
+        # the first crash may have had a whole buffer of answers in its company: halve from the slots on at the latest
+        self._company = max(1, slots // 2)
         self._starved = max(1, int(slots * STARVED_SHARE))
         self._max_bytes = max_bytes
         self._clock = clock
@@ -140,16 +148,31 @@ class Mill:
         now_s = self._clock()
         room = self._room(now_s)
         ready = {job: s for job, s in self._roster.sessions.items() if now_s >= s.next_claim_s}
-        if room <= 0 or not ready:
+        if room <= 0 or not ready or self._makes_way(now_s):
             return
+        if len(ready) > 1 and self._holds_nothing():  # a single job is asked for its suspects with everything else
+            for session in ready.values():
+                if await self._claim(session, room, only_suspects=True):
+                    return
         turn = self._sharing.round((s.share for s in ready.values()), room)
         while not self._alone and self._lanes.text_bytes < self._max_bytes and (grant := turn.offer()):
             turn.took(await self._claim(ready[grant.job], grant.slots))
 
-    async def _claim(self, session: Session, slots: int) -> int:
+    def _makes_way(self, now_s: float) -> bool:
+        """Whether to claim nothing until this worker holds nothing, for the sake of suspects that wait for that."""
+        if not self._quarantine or not any(s.suspects for s in self._roster.sessions.values()):
+            self._suspects_since_s = None
+            return False
+        if self._suspects_since_s is None:
+            self._suspects_since_s = now_s
+        return now_s - self._suspects_since_s >= SUSPECTS_PATIENCE_S and not self._holds_nothing()
+
+    async def _claim(self, session: Session, slots: int, *, only_suspects: bool = False) -> int:
         """Claim up to `slots` requests of one job and start them; how many there were."""
         max_bytes = max(1, self._max_bytes - self._lanes.text_bytes)
-        taken = await session.claim(slots, max_bytes, suspects=self._holds_nothing())
+        taken = await session.claim(
+            slots, max_bytes, suspects=self._holds_nothing(), only_suspects=only_suspects, company=self._company
+        )
         self._last_claim_s = now_s = self._clock()
         session.claimed(now_s, found=bool(taken), longest_s=EMPTY_BACKOFF_S)
         self._dispatch(session, taken)

@@ -66,6 +66,8 @@ class Session:
         self.state = JobState.RUNNING
         self.recall = asyncio.Event()
         self.next_claim_s = 0.0
+        self.suspects = 0
+        """How many waited at the last claim for a worker that holds nothing."""
         self._empty_s = 0.0
         self._prefix = token_prefix
         self._ttl_ms = ttl_ms
@@ -196,13 +198,17 @@ class Session:
                 self.recall.set()
                 self.state = JobState.PAUSED
 
-    async def claim(self, want: int, max_bytes: int, *, suspects: bool) -> list[Taken]:
+    async def claim(
+        self, want: int, max_bytes: int, *, suspects: bool, only_suspects: bool = False, company: int = 1000
+    ) -> list[Taken]:
         """Claim up to `want` indices and fetch their frames; fewer, or none, when the job has no more for now.
 
         Args:
             want: free slots, at least 1.
             max_bytes: free bytes; at least one index is claimed all the same.
             suspects: this worker holds nothing at all, so requests that may have killed others can run apart.
+            only_suspects: ask for nothing else.
+            company: most suspects at a time.
 
         Raises:
             One of `OUTAGES`: the store did not answer; what it may have given is found at the next turn.
@@ -212,9 +218,17 @@ class Session:
                 await self._reconcile()
             self._unsure = True  # until the reply is here
             reply = await self.queue.claim(
-                self.token, min(want, 1000), max_bytes, self._ttl_ms, believed=self._leased, suspects=suspects
+                self.token,
+                min(want, 1000),
+                max_bytes,
+                self._ttl_ms,
+                believed=self._leased,
+                suspects=suspects,
+                only_suspects=only_suspects,
+                company=company,
             )
             self._unsure = False
+            self.suspects = 0 if reply.claimed and reply.claimed[0].suspect else reply.suspects
             self._learn(reply)
             if reply.status is not ClaimStatus.OK:
                 return []

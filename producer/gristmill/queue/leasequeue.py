@@ -152,6 +152,7 @@ class LeaseQueue:
         believed: bool,
         suspects: bool,
         only_suspects: bool = False,
+        company: int = working.MAX_CLAIM,
     ) -> ClaimReply:
         """See `working.claim`."""
         return await working.claim(
@@ -163,6 +164,7 @@ class LeaseQueue:
             believed=believed,
             suspects=suspects,
             only_suspects=only_suspects,
+            company=company,
         )
 
     async def fetch(self, claimed: Sequence[Claimed]) -> list[bytes | None]:

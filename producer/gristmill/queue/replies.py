@@ -195,7 +195,7 @@ class CloseReply(msgspec.Struct, frozen=True):
 
 class ClaimReply(msgspec.Struct, frozen=True):
     """Attributes: `alone`: the setup is unproven, hold the outcomes back; `results_full`: no fresh work until the
-    collector has taken results."""
+    collector has taken results; `suspects`: how many waited for a worker that holds nothing."""
 
     status: ClaimStatus
     state: JobState
@@ -203,6 +203,7 @@ class ClaimReply(msgspec.Struct, frozen=True):
     claimed: list[Claimed] = []
     alone: bool = False
     results_full: bool = False
+    suspects: int = 0
 
 
 class CommitReply(msgspec.Struct, frozen=True):

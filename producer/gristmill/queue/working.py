@@ -36,16 +36,26 @@ MAX_COMMIT_BYTES = 16 << 20
 
 
 async def claim(
-    handle: Handle, token: str, want: int, max_bytes: int, ttl_ms: int, *, believed: bool, suspects: bool
+    handle: Handle,
+    token: str,
+    want: int,
+    max_bytes: int,
+    ttl_ms: int,
+    *,
+    believed: bool,
+    suspects: bool,
+    only_suspects: bool = False,
+    company: int = MAX_CLAIM,
 ) -> ClaimReply:
-    """Hand `token` up to `want` indices; see scripts/claim.lua.
+    """Hand `token` up to `want` indices, `company` of them at most when they are suspects; see scripts/claim.lua.
 
     Never sent twice by the client itself: a claim whose reply was lost may have handed out indices that nobody knows
     of, so the error reaches the caller, who looks at `held` before going on.
     """
     keys = handle.keys
     names = [keys.meta, keys.workers, keys.held(token), keys.waiting, keys.suspects, keys.history, keys.done, keys.runs]
-    args = (token, min(want, MAX_CLAIM), max_bytes, ttl_ms, int(believed), int(suspects))
+    kinds = 2 if only_suspects else int(suspects)
+    args = (token, min(want, MAX_CLAIM), max_bytes, ttl_ms, int(believed), kinds, company)
     while True:
         with sent_once():
             reply = await handle.call("claim", names, *args, version_at=2)
@@ -54,16 +64,18 @@ async def claim(
 
 
 def _claim_reply(reply: list[Any]) -> ClaimReply:
-    status, state, version, alone, full, number, ranges = reply[:7]
+    status, state, version, alone, full, suspects, number, ranges = reply[:8]
     claimed: list[Claimed] = []
-    single_at = 7 + 3 * ranges
+    single_at = 8 + 3 * ranges
     for i in range(single_at, len(reply), 6):
         index, run, attempts, crashes, kind, first_ms = reply[i : i + 6]
         claimed.append(Claimed(index, run, number, attempts, crashes, kind == 1, kind == 2, first_ms))
-    for i in range(7, single_at, 3):
+    for i in range(8, single_at, 3):
         run, first, count = reply[i : i + 3]
         claimed += [Claimed(index, run, number) for index in range(first, first + count)]
-    return ClaimReply(ClaimStatus(status.decode()), JobState(state.decode()), version, claimed, alone == 1, full == 1)
+    return ClaimReply(
+        ClaimStatus(status.decode()), JobState(state.decode()), version, claimed, alone == 1, full == 1, suspects
+    )
 
 
 async def fetch(handle: Handle, claimed: Sequence[Claimed]) -> list[bytes | None]:

@@ -1,10 +1,13 @@
 #!lua flags=allow-oom
 --[[ Hands out indices to a worker's token: suspects by their own rule, else due retries, then fresh ones.
 KEYS  meta workers held waiting suspects history done runs
-ARGV  epoch token want(1..1000) max_bytes ttl_ms believed(0|1) suspects(0|1)
+ARGV  epoch token want(1..1000) max_bytes ttl_ms believed(0|1) suspects(0|1|2) company
       max_bytes: about so many payload bytes, by the average of each run; at least one index is given
       believed: the worker believes that its token has a lease
-gives {status, state, version, alone, results_full, claim, ranges, (run, first, count)..., (index, run, attempts, crashes, kind, first)...}
+      suspects: 0 none; 1 as many as there may be, else plain ones; 2 nothing but suspects
+      company: so many suspects at most
+gives {status, state, version, alone, results_full, suspects, claim, ranges, (run, first, count)..., (index, run, attempts, crashes, kind, first)...}
+      suspects: how many wait and are due
       kind: 0 plain, 1 suspect, 2 poison (to be failed without running it)
       first: when it was claimed for the first time, ms; 0 is now
       OK
@@ -25,8 +28,8 @@ local token, want, max_bytes = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local m = redis.call('HMGET', meta, 'epoch', 'state', 'version', 'cur', 'prod', 'cur_run', 'in_flight', 'max_in_flight',
   'results_bytes', 'results_mark', 'first_alone', 'proven', 'last_claim', 'started_at', 'deadline')
 local state, version = m[2] or 'deleting', tonumber(m[3] or 0)
-local alone, full = 0, 0
-local function nothing(status) return {status, state, version, alone, full, 0, 0} end
+local alone, full, suspected = 0, 0, 0
+local function nothing(status) return {status, state, version, alone, full, suspected, 0, 0} end
 if m[1] ~= ARGV[1] or state == 'deleting' then state = 'deleting' return nothing('GONE') end
 if ARGV[6] == '1' and not redis.call('ZSCORE', workers, token) then return nothing('LOST') end
 if state ~= 'running' then return nothing('IDLE') end
@@ -47,6 +50,7 @@ local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local deadline = tonumber(m[15] or 0)
 if deadline > 0 and now >= deadline then return nothing('EMPTY') end
+suspected = redis.call('ZCOUNT', suspects, '-inf', now)
 local claim = math.max(tonumber(m[13]) + 1, now)
 local ranges, singles, fields = {}, {}, {}
 local taken, spent, dropped, sign = 0, 0, 0, 1
@@ -125,17 +129,17 @@ local function serve_fresh()
   end
 end
 
-if ARGV[7] == '1' and mine == 0 then
-  local most
+if ARGV[7] ~= '0' and mine == 0 and suspected > 0 then
+  local most = tonumber(ARGV[8])
   serve(suspects, 1, function(cohort)
-    local limit = math.min(most or cohort, cohort)
+    local limit = math.min(most, cohort)
     if taken + 1 > limit then return false end
     most = limit
     return true
   end)
   if taken > 0 then sign = -1 end
 end
-if taken == 0 then
+if taken == 0 and ARGV[7] ~= '2' then
   serve(waiting, 0, function() return taken < want end)
   if cur < prod and tonumber(m[9]) > tonumber(m[10]) then full = 1 else serve_fresh() end
 end
@@ -156,7 +160,7 @@ for i = 1, #ranges, 3 do
 end
 redis.call('HSET', held, unpack(fields))
 redis.call('ZADD', workers, now + tonumber(ARGV[5]), token)
-local reply = {'OK', state, version, alone, full, claim, #ranges / 3}
+local reply = {'OK', state, version, alone, full, suspected, claim, #ranges / 3}
 for i = 1, #ranges do reply[#reply + 1] = ranges[i] end
 for i = 1, #singles do reply[#reply + 1] = singles[i] end
 return reply

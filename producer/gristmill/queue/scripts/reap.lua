@@ -9,7 +9,8 @@ gives {status, version, moved, suspects, poisoned}
       NONE   no such token
       ALIVE  its lease has not run out
       GONE
-After a crash each index may run as a suspect in half the company it was held in (half of the last, if that is less).
+After a crash each index may run as a suspect in half the company it was held in (half of the last, if that is less),
+rounded down: of a company of less than 2^(k+1), one that kills its workers is found with crash k + 2 at the latest.
 One that was a lone suspect in two crashes is poison: it waits with the others, and is failed without running it.
 crash one script; a replay says NONE ]]
 --@include _over
@@ -38,8 +39,9 @@ local function note(index, claim)
     redis.call('HSET', histories, index, history(attempts, crashes, cohort, alone, first, claim))
     return alone >= POISON and waiting or queue
   end
-  local limit = math.ceil(company / 2)
-  if cohort > 0 then limit = math.min(limit, math.ceil(cohort / 2)) end
+  local limit = company
+  if cohort > 0 then limit = math.min(limit, cohort) end
+  limit = math.max(math.floor(limit / 2), 1)
   if was_suspect and company == 1 then alone = alone + 1 end
   redis.call('HSET', histories, index, history(attempts, crashes + 1, limit, alone, first, claim))
   if alone >= POISON then
