@@ -89,6 +89,9 @@ MANIFEST = manifest.Manifest(
     deadline_ms=1_800_000_000_000,
     request_deadline_ms=60_000,
     max_backoff_s=3.0,
+    recipe={"limit": 5, "options": {"system": "Be brief."}},
+    parent="job-0",
+    wishes=manifest.Wishes(detached=True, output="/out.jsonl", notify="https://h/x"),
 )
 
 CASES = {

@@ -9,12 +9,13 @@ from redis.asyncio import Redis
 from tests.support.queues import claim, fed_job, feed, finish, make_job
 
 from gristmill.contract import keys
+from gristmill.contract.failure import FailureClass
 from gristmill.contract.keys import JobKeys
 
 JOB = JobKeys("j-1")
 ALL = [
     JOB.meta, JOB.spec, JOB.runs, JOB.done, JOB.acked, JOB.workers, JOB.waiting, JOB.suspects, JOB.history,
-    JOB.unacked, JOB.stage("t"), JOB.payload(3), JOB.held("t"), JOB.block(3),
+    JOB.unacked, JOB.failures, JOB.chosen, JOB.control, JOB.stage("t"), JOB.payload(3), JOB.held("t"), JOB.block(3),
 ]  # fmt: skip
 
 
@@ -53,7 +54,10 @@ async def test_the_table_lists_every_key_with_its_type(redis: Redis):
     queue = await fed_job(redis, 30, close=False)
     await queue.stage("other", {"x": b"1"})
     claimed = (await claim(queue, "w1", 10)).claimed
-    await finish(queue, "w1", claimed[:5])
+    await finish(queue, "w1", claimed[:4])
+    await finish(queue, "w1", claimed[4:5], FailureClass.CONTEXT_LENGTH)
+    await queue.choose([1])
+    await redis.hset(queue.keys.control, "attempt", "1")
     await queue.ack("collector-1", {0: [0]})
     await queue.reap("w1", force=True, crashed=True)
     await claim(queue, "w2", 5)

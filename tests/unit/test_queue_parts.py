@@ -47,7 +47,7 @@ def test_a_commit_names_each_block_and_run_once():
     finished = [Finished(i, run, b"r%d" % i) for i, run in ((0, 0), (9, 1), (1, 0), (7, 1), (8, 1))]
     returned = [Returned(20, 77, 500, 2), Returned(21, 78, 0, False), Returned(22, 79, 0, 0, missing=True)]
     names, args = working.encode_commit(keys, 8, "tok", finished, returned)
-    assert names[:7] == [
+    assert names[:8] == [
         keys.meta,
         keys.done,
         keys.held("tok"),
@@ -55,12 +55,13 @@ def test_a_commit_names_each_block_and_run_once():
         keys.suspects,
         keys.history,
         keys.unacked,
+        keys.failures,
     ]
-    assert names[7:] == [keys.block(0), keys.payload(0), keys.block(1), keys.payload(1)]
+    assert names[8:] == [keys.block(0), keys.payload(0), keys.block(1), keys.payload(1)]
     assert args[:2] == ["tok", 3]
-    assert args[2:10] == [0, 8, 9, 2, 0, b"r0", 1, b"r1"]
-    assert args[10:18] == [1, 10, 11, 2, 9, b"r9", 8, b"r8"]
-    assert args[18:24] == [0, 8, 11, 1, 7, b"r7"]
+    assert args[2:10] == [0, 9, 10, 2, 0, b"r0", 1, b"r1"]
+    assert args[10:18] == [1, 11, 12, 2, 9, b"r9", 8, b"r8"]
+    assert args[18:24] == [0, 9, 12, 1, 7, b"r7"]
     assert args[24:] == [3, 20, 77, 500, 2, 21, 78, 0, 0, 22, 79, 0, "m"]
 
 

@@ -19,6 +19,9 @@ qs         zset     waiting suspect index -> ready-at ms
 a          hash     index -> "attempts,crashes,cohort,crashes alone,first claim ms"; only with history
 r:<block>  hash     result block: index -> record, ``#`` -> bytes held
 u          set      blocks that hold records not yet acked
+f          string   a byte per index: class code of a failed record, 0 for any other; only as long as it must be
+o          bitmap   of a retry: the ordinals of its parent that it sends
+c          hash     of a job with wishes: how far the control plane has come (`gristmill.queue.wishes`)
 =========  =======  =====================================================================================
 
 Global keys are advisory and touched by plain commands only, never by a script.
@@ -58,8 +61,8 @@ class JobKeys:
         ValueError: the id holds characters that would break a key or its hash tag.
     """
 
-    __slots__ = ("_prefix", "acked", "done", "history", "job", "meta", "runs", "spec", "suspects", "unacked", "waiting",
-                 "workers")  # fmt: skip
+    __slots__ = ("_prefix", "acked", "chosen", "control", "done", "failures", "history", "job", "meta", "runs", "spec",
+                 "suspects", "unacked", "waiting", "workers")  # fmt: skip
 
     def __init__(self, job: str) -> None:
         if not job or not all(c.isalnum() or c in "-_." for c in job):
@@ -76,6 +79,9 @@ class JobKeys:
         self.suspects = prefix + "qs"
         self.history = prefix + "a"
         self.unacked = prefix + "u"
+        self.failures = prefix + "f"
+        self.chosen = prefix + "o"
+        self.control = prefix + "c"
 
     def stage(self, producer_token: str) -> str:
         return f"{self._prefix}s:{producer_token}"

@@ -1,11 +1,12 @@
 """The manifest: what a job is, written once when the job is created and never changed.
 
-It holds no key, no prompt and no picture. What changes while the job runs lies in the job's hash ``m``.
+It holds no key, no picture and no prompt but a system message that is given for all requests. What changes while the
+job runs lies in the job's hash ``m``.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -40,6 +41,23 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     total_s: float = 3600.0
 
 
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job wants of the daemons' control plane, beside being worked on.
+
+    Attributes:
+        detached: the daemon feeds it, not the command that made it.
+        output: absolute path into which the daemon collects its results.
+        notify: URL that is called when the job has ended.
+    """
+
+    detached: bool = False
+    output: str | None = None
+    notify: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.detached or self.output is not None or self.notify is not None
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """One job.
 
@@ -65,6 +83,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         block_size: indices per result block, a multiple of 8.
         deadline_ms: the store's clock after which the job expires; 0 is never.
         request_deadline_ms: a request without an answer so long after its first claim is failed; 0 is never.
+        recipe: how lines become bodies (`intake.options.Recipe`), for a feeder other than the command that made the job.
+        parent: of a retry, the job whose failed requests it sends again.
+        wishes: see `Wishes`.
     """
 
     job: str
@@ -92,6 +113,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ms: int = 0
     request_deadline_ms: int = 0
     max_backoff_s: float = 0.0
+    recipe: dict[str, Any] = {}
+    parent: str = ""
+    wishes: Wishes = Wishes()
 
 
 _decoder = msgspec.json.Decoder(Manifest)

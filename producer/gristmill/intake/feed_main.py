@@ -27,7 +27,7 @@ from gristmill.contract.manifest import Source
 from gristmill.intake.errors import FeedError, InputError
 from gristmill.intake.feeder import FeedResult, feed
 from gristmill.intake.feeder_store import patiently
-from gristmill.intake.lines_seen import Notice
+from gristmill.intake.lines_seen import Notice, Report
 from gristmill.intake.options import EncodeOptions
 from gristmill.intake.plan import Plan
 from gristmill.intake.source import identify
@@ -130,12 +130,29 @@ async def _feed(spec: FeedSpec) -> FeedResult:
             strict=spec.strict,
             limit=spec.limit,
             sample=spec.sample,
+            only=await chosen_lines(queue, _say),
         )
     finally:
         close = getattr(plan, "close", None)
         if close is not None:
             close()
         await redis.aclose()
+
+
+async def chosen_lines(queue: LeaseQueue, report: Report) -> list[int] | None:
+    """The lines that a retry sends; None for any other job.
+
+    Raises:
+        FeedError: whoever made the retry died before it could say which.
+    """
+    if not (await patiently(queue.manifest, report)).parent:
+        return None
+    found = await patiently(queue.chosen, report)
+    if found is None:
+        raise FeedError(
+            f"job {queue.job} is a retry that was not prepared to the end: `producer rm --force {queue.job}`"
+        )
+    return found
 
 
 async def _source(spec: FeedSpec, queue: LeaseQueue) -> Source:

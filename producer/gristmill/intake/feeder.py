@@ -15,7 +15,7 @@ What holds, whatever dies:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -107,9 +107,11 @@ async def feed(
     strict: bool = False,
     limit: int | None = None,
     sample: int | None = None,
+    only: Sequence[int] | None = None,
 ) -> FeedResult:
     """Feed the job from its input, from the start or from where an earlier feeder stopped, until it is closed.
 
+    `only` names some of the lines that `limit` and `sample` choose, by the ordinals that these would have: a retry's.
     Cancelling the task releases the lease; what is sealed stays.
 
     Raises:
@@ -125,6 +127,8 @@ async def feed(
         if strict:
             await asyncio.to_thread(require_unique, source.path, max_line_bytes=options.max_line_bytes, limit=limit)
         selection = await asyncio.to_thread(select, source.path, limit, sample, max_line_bytes=options.max_line_bytes)
+        if only is not None:
+            selection = selection.only(only)
 
         def open_pipeline(start: Start) -> Pipeline:
             take = None if plan is None else plan.take

@@ -66,3 +66,32 @@ class EncodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     on_bad_line: OnBadLine = "record"
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
     encoders: int = 0
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """All that makes requests of an input: options and which lines. It travels in the job's manifest.
+
+    Attributes:
+        options: how lines become bodies.
+        strict: a repeated custom_id is an input error.
+        limit, sample: which lines; None is all.
+    """
+
+    options: EncodeOptions = EncodeOptions()
+    strict: bool = False
+    limit: int | None = None
+    sample: int | None = None
+
+    def to_manifest(self) -> dict[str, Any]:
+        """As the manifest holds it."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+    @classmethod
+    def of(cls, manifest_recipe: dict[str, Any]) -> Recipe | None:
+        """What a manifest holds; None where it holds none.
+
+        Raises:
+            msgspec.ValidationError: another version wrote it.
+        """
+        return msgspec.convert(manifest_recipe, cls) if manifest_recipe else None

@@ -7,6 +7,7 @@ the lowest N ranks are chosen. So the same command finds its finished lines agai
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from pathlib import Path
 
 from gristmill.intake.readers import open_lines
@@ -23,7 +24,15 @@ class Selection:
 
     def __init__(self, limit: int | None = None, places: frozenset[int] | None = None) -> None:
         self._places = places
+        self._limit = limit
         self.end = limit if places is None else max(places, default=-1) + 1
+
+    def only(self, ordinals: Sequence[int]) -> Selection:
+        """Of these lines the ones with `ordinals`, which is how they are counted where no line is skipped."""
+        if self._places is None:
+            return Selection(self._limit, frozenset(ordinals))
+        places = sorted(self._places)
+        return Selection(self._limit, frozenset(places[o] for o in ordinals if o < len(places)))
 
     def __contains__(self, place: int) -> bool:
         return self._places is None or place in self._places

@@ -15,14 +15,14 @@ The work is done in `creating`, `feeding`, `working`, `collecting` and `controll
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from redis.asyncio import Redis
 
 from gristmill.contract.keys import JobKeys
 from gristmill.contract.lifecycle import PauseReason
 from gristmill.contract.manifest import Manifest
-from gristmill.queue import collecting, controlling, creating, feeding, feedstats, working
+from gristmill.queue import collecting, controlling, creating, feeding, feedstats, retrying, working
 from gristmill.queue.feedstats import FeedStats
 from gristmill.queue.handle import Handle
 from gristmill.queue.replies import (
@@ -117,6 +117,22 @@ class LeaseQueue:
     async def release_lease(self, role: Role, token: str) -> None:
         """See `controlling.release_lease`."""
         await controlling.release_lease(self._handle, role, token)
+
+    async def failed_codes(self) -> bytes:
+        """See `retrying.failed_codes`."""
+        return await retrying.failed_codes(self._handle)
+
+    async def done_bits(self) -> bytes:
+        """See `retrying.done_bits`."""
+        return await retrying.done_bits(self._handle)
+
+    async def choose(self, ordinals: Iterable[int]) -> None:
+        """See `retrying.choose`."""
+        await retrying.choose(self._handle, ordinals)
+
+    async def chosen(self) -> list[int] | None:
+        """See `retrying.chosen`."""
+        return await retrying.chosen(self._handle)
 
     # -- feeder ---------------------------------------------------------------------------------------------------
 

@@ -143,7 +143,9 @@ def encode_commit(
             groups[group] += (item.index, item.record)
         except KeyError:
             groups[group] = [item.index, item.record]
-    names = [keys.meta, keys.done, keys.held(token), keys.waiting, keys.suspects, keys.history, keys.unacked]
+    names = [
+        keys.meta, keys.done, keys.held(token), keys.waiting, keys.suspects, keys.history, keys.unacked, keys.failures,
+    ]  # fmt: skip
     args: list[Arg] = [token, len(groups)]
     blocks: dict[int, int] = {}
     runs: dict[int, int] = {}

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[ Takes a batch of terminal records, and indices given back unfinished.
-KEYS  meta done held waiting suspects history unacked (block | payload)...
+KEYS  meta done held waiting suspects history unacked failures (block | payload)...
 ARGV  epoch token groups (block, key of the block, key of the payload, count, (index, record)...)...
       returns (index, claim, delay_ms, kind)...
       keys by their place in KEYS; at most 900 records and 900 returns
@@ -18,8 +18,8 @@ crash one script: all or nothing; a replay counts dup and stale and changes noth
 --@include _over
 --@include _past
 local BAD_IMAGE, BAD_INPUT = 12, 13
-local meta, done, held, waiting, suspects, histories, unacked =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local meta, done, held, waiting, suspects, histories, unacked, failures =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local m = redis.call('HMGET', meta, 'epoch', 'state', 'version', 'closed', 'n', 'prod', 'done', 'failed', 'in_flight',
   'payload_bytes', 'results_bytes', 'dup', 'stale', 'proven', 'attempts', 'prompt_tokens', 'completion_tokens',
   'max_failures', 'max_percent', 'done_base', 'failed_base')
@@ -52,12 +52,13 @@ end
 
 local function number(a, b, c, d) return ((a * 256 + b) * 256 + c) * 256 + d end
 -- Counts what the record's header says (layout: gristmill.contract.record).
-local function tally(record)
+local function tally(index, record)
   local status, code, _, a, b, c, d, e, f, g, h, i, j, k, l = string.byte(record, 2, 16)
   attempts, prompt, completion = attempts + number(a, b, c, d), prompt + number(e, f, g, h), completion + number(i, j, k, l)
   if status == 70 then
     failed = failed + 1
     redis.call('HINCRBY', meta, 'class:' .. code, 1)
+    redis.call('SETRANGE', failures, index, string.char(code)) -- outlives the record: a retry chooses by it
   end
   if code ~= BAD_IMAGE and code ~= BAD_INPUT then proven = '1' end
 end
@@ -102,7 +103,7 @@ if count > 0 then
         group.indices[#group.indices + 1] = index_of[i]
         group.bytes = group.bytes + #record + 100
         fresh[#fresh + 1] = index_of[i]
-        tally(record)
+        tally(index_of[i], record)
       end
     end
     new = #fresh
