@@ -16,7 +16,7 @@ from gristmill.cli._options import JobOptions
 from gristmill.contract.manifest import Manifest, Source, Timeouts
 from gristmill.intake.draft import Refused
 from gristmill.intake.normalise import Normaliser
-from gristmill.intake.options import EncodeOptions, ImageOptions, OnBadLine
+from gristmill.intake.options import EncodeOptions, ImageOptions, InputFormat, OnBadLine
 from gristmill.intake.readers import open_lines
 from gristmill.intake.source import identify, spool_stdin
 from gristmill.preflight import Usable, Verdict
@@ -64,6 +64,7 @@ def encode_options(job: JobOptions, *, inline: bool, spool_dir: Path | None = No
         inline=inline,
         spool_dir=None if spool_dir is None else str(spool_dir.absolute()),
         image=ImageOptions(max_pixels=job.max_pixels, max_bytes=job.max_image_bytes, quality=job.image_quality),
+        format=cast("InputFormat", job.format),
         on_bad_line=cast("OnBadLine", job.on_bad_line),
     )
 
@@ -98,7 +99,7 @@ def with_model(options: EncodeOptions, path: Path, verdicts: Sequence[Verdict]) 
 def names_model(options: EncodeOptions, path: Path) -> bool:
     """Whether the first line that can be read as a request names a model (none at all counts as yes)."""
     normalise = Normaliser(options)
-    for line in open_lines(path, max_line_bytes=options.max_line_bytes):
+    for line in open_lines(path, max_line_bytes=options.max_line_bytes, arrays=options.arrays):
         draft = None if line.problem else normalise(line.data)
         if draft is not None and not isinstance(draft, Refused):
             return draft.has_model

@@ -58,6 +58,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     set: tuple[tuple[str, Any], ...]
     system: str | None
     media_root: Path | None
+    format: str
     limit: int | None
     sample: int | None
     strict: bool
@@ -144,6 +145,13 @@ _BODY_OPTIONS: list[Function] = [
         help="Folder of relative picture paths.  [default: the folder of INPUT]",
     ),
     click.option("--limit", metavar="N", type=click.IntRange(min=1), help="Only the first N lines."),
+    click.option(
+        "--format",
+        type=click.Choice(["requests", "conversations"]),
+        default="requests",
+        show_default=True,
+        help="What a line of INPUT is; conversations may also be one JSON array.",
+    ),
     click.option("--sample", metavar="N", type=click.IntRange(min=1), help="Only N lines, chosen by chance."),
     click.option("--strict", is_flag=True, help="Refuse repeated custom_ids and lines that can't be sent."),
     click.option(

@@ -117,7 +117,10 @@ async def check(
         on_bad_line=options.on_bad_line,
     )
     try:
-        selection = await asyncio.to_thread(select, source.path, limit, sample, max_line_bytes=options.max_line_bytes)
+        most = options.max_line_bytes
+        selection = await asyncio.to_thread(
+            select, source.path, limit, sample, max_line_bytes=most, arrays=options.arrays
+        )
         pipeline = Pipeline(source.path, options, store, selection=selection)
         tally = _Tally(report, examples, max_bad)
         try:

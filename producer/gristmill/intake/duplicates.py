@@ -89,7 +89,7 @@ class _Ids(msgspec.Struct):
 _ids_decoder = msgspec.json.Decoder(_Ids)
 
 
-def require_unique(path: str | Path, *, max_line_bytes: int, limit: int | None = None) -> None:
+def require_unique(path: str | Path, *, max_line_bytes: int, limit: int | None = None, arrays: bool = False) -> None:
     """Read the whole input once (some microseconds a line) and return when no custom_id occurs twice.
 
     Raises:
@@ -97,12 +97,12 @@ def require_unique(path: str | Path, *, max_line_bytes: int, limit: int | None =
     """
     seen = SeenIds(Path(path).stat().st_size // 500)
     try:
-        for place, line in enumerate(open_lines(path, max_line_bytes=max_line_bytes)):
+        for place, line in enumerate(open_lines(path, max_line_bytes=max_line_bytes, arrays=arrays)):
             if limit is not None and place >= limit:
                 return
             custom_id = _id_of(line)
             first = None if custom_id is None else seen.first_line(custom_id, line.number)
-            if first is not None and _same_id(path, first, custom_id, max_line_bytes):
+            if first is not None and _same_id(path, first, custom_id, max_line_bytes, arrays=arrays):
                 raise InputError(
                     f"{path}: lines {first} and {line.number} have the same custom_id: make them unique, "
                     "or leave out --strict"
@@ -123,9 +123,9 @@ def _id_of(line: Line) -> str | None:
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
 
 
-def _same_id(path: str | Path, number: int, custom_id: str | None, max_line_bytes: int) -> bool:
+def _same_id(path: str | Path, number: int, custom_id: str | None, max_line_bytes: int, *, arrays: bool) -> bool:
     """Whether line `number` really has this id: two ids can share a hash."""
-    for line in open_lines(path, max_line_bytes=max_line_bytes):
+    for line in open_lines(path, max_line_bytes=max_line_bytes, arrays=arrays):
         if line.number >= number:
             return _id_of(line) == custom_id
     return False

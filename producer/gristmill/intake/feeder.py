@@ -122,11 +122,16 @@ async def feed(
     pictures = PictureStore(options, str(Path(source.path).parent))
     store = FeederStore(queue, token, holder, report, pictures.stats)
     seen = LinesSeen(report, expected_lines=source.size // _GUESS_LINE_BYTES, on_bad_line=options.on_bad_line)
+    most = options.max_line_bytes
     try:
         await store.take()
         if strict:
-            await asyncio.to_thread(require_unique, source.path, max_line_bytes=options.max_line_bytes, limit=limit)
-        selection = await asyncio.to_thread(select, source.path, limit, sample, max_line_bytes=options.max_line_bytes)
+            await asyncio.to_thread(
+                require_unique, source.path, max_line_bytes=most, limit=limit, arrays=options.arrays
+            )
+        selection = await asyncio.to_thread(
+            select, source.path, limit, sample, max_line_bytes=most, arrays=options.arrays
+        )
         if only is not None:
             selection = selection.only(only)
 

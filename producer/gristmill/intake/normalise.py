@@ -14,7 +14,8 @@ go into the body. Merged over the body, later over earlier: ``--system`` (put fi
 system or developer message of their own, which stays), ``-m``, ``--set``. ``stream`` and ``stream_options`` are taken
 out: a batch has nobody to stream to.
 
-Where nothing had to be changed, the line's own bytes are sent.
+Where nothing had to be changed, the line's own bytes are sent. With the format `conversations`, a line is read as
+`gristmill.intake.conversations` says instead.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 import msgspec
 
 from gristmill.contract.failure import FailureClass
+from gristmill.intake.conversations import ConversationError, conversation_body
 from gristmill.intake.draft import Draft, PictureRef, Refused
 from gristmill.intake.options import EncodeOptions
 
@@ -62,9 +64,11 @@ class Normaliser:
         try:
             line = _decode(data)
             custom_id = _custom_id(line)
+            if self._options.format == "conversations":
+                return self._draft(custom_id, CHAT, conversation_body(line), None)
             path, body, raw = _form(line, data)
             return self._draft(custom_id, path, body, raw)
-        except _BadLineError as error:
+        except (_BadLineError, ConversationError) as error:
             return Refused(custom_id, FailureClass.BAD_INPUT, str(error))
 
     def _draft(self, custom_id: str | None, path: str, body: dict[str, Any], raw: bytes | None) -> Draft:

@@ -67,6 +67,11 @@ class EncodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
     encoders: int = 0
 
+    @property
+    def arrays(self) -> bool:
+        """Whether the input may be one JSON array: data sets of conversations often are."""
+        return self.format == "conversations"
+
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """All that makes requests of an input: options and which lines. It travels in the job's manifest.

@@ -78,7 +78,7 @@ class Pipeline:
         self._root = options.media_root or str(Path(path).absolute().parent)
         self._place = start.place
         self._lines: Iterator[Line] = open_lines(
-            path, start.offset, number=start.line, max_line_bytes=options.max_line_bytes
+            path, start.offset, number=start.line, max_line_bytes=options.max_line_bytes, arrays=options.arrays
         )
         self._parsed: deque[_Parsed] = deque()
         self._ahead: deque[tuple[list[Entry] | asyncio.Task[Entry], int]] = deque()

@@ -19,6 +19,7 @@ from typing import NamedTuple, cast
 import zstandard
 
 from gristmill.intake.errors import InputError
+from gristmill.intake.json_array import ArrayError, begins_array, elements
 from gristmill.intake.options import DEFAULT_MAX_LINE_BYTES
 from gristmill.intake.zstd_stream import ZstdStream
 
@@ -55,9 +56,16 @@ class Line(NamedTuple):
 
 
 def open_lines(
-    path: str | Path, offset: int = 0, *, number: int = 0, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
+    path: str | Path,
+    offset: int = 0,
+    *,
+    number: int = 0,
+    max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
+    arrays: bool = False,
 ) -> Iterator[Line]:
     """The lines of `path` from `offset` on, `number` lines lying before it.
+
+    With `arrays`, a file that is one JSON array is read, too: each element is a line, numbered from 1.
 
     Raises:
         InputError: not readable, compressed data damaged, or not UTF-8 text at all.
@@ -66,9 +74,16 @@ def open_lines(
     try:
         with path.open("rb", buffering=BUFFER_BYTES) as file:
             stream = _uncompressed(path, cast("io.BufferedReader", file))
-            _refuse_foreign(path, stream.peek(16)[:16])
+            head = stream.peek(16)
+            _refuse_foreign(path, head[:16])
+            is_array = arrays and begins_array(head)
             _advance(path, stream, offset, seek=stream is file)
-            yield from _lines(stream, offset, number, max_line_bytes)
+            if is_array:
+                yield from _elements(stream, offset, number, max_line_bytes)
+            else:
+                yield from _lines(stream, offset, number, max_line_bytes)
+    except ArrayError as error:
+        raise InputError(f"{path} {error}") from error
     except _DAMAGE as error:
         raise InputError(f"{path} is damaged or cut short: its compressed data can't be read to the end") from error
     except OSError as error:
@@ -103,6 +118,13 @@ def _advance(path: Path, stream: io.BufferedReader, offset: int, *, seek: bool) 
         if not piece:
             raise InputError(f"{path} ends before byte {offset}, where the work had stopped: was it replaced?")
         left -= len(piece)
+
+
+def _elements(stream: io.BufferedReader, offset: int, number: int, cap: int) -> Iterator[Line]:
+    for element in elements(stream, offset, cap):
+        number += 1
+        problem = f"is longer than {cap:,} bytes: raise --max-line-bytes" if element.too_long else None
+        yield Line(number, element.offset_after, element.data, problem)
 
 
 def _lines(stream: io.BufferedReader, offset: int, number: int, cap: int) -> Iterator[Line]:

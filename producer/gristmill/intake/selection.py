@@ -38,7 +38,9 @@ class Selection:
         return self._places is None or place in self._places
 
 
-def select(path: str | Path, limit: int | None, sample: int | None, *, max_line_bytes: int) -> Selection:
+def select(
+    path: str | Path, limit: int | None, sample: int | None, *, max_line_bytes: int, arrays: bool = False
+) -> Selection:
     """The lines of `path` that are meant. A sample reads the input once; `limit` says of how many lines.
 
     Raises:
@@ -47,7 +49,7 @@ def select(path: str | Path, limit: int | None, sample: int | None, *, max_line_
     if sample is None:
         return Selection(limit)
     total = 0
-    for _ in open_lines(path, max_line_bytes=max_line_bytes):
+    for _ in open_lines(path, max_line_bytes=max_line_bytes, arrays=arrays):
         if limit is not None and total >= limit:
             break
         total += 1

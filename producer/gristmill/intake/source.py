@@ -95,5 +95,6 @@ def input_digest(
         [options.model, options.default_model, options.set, options.system, options.media_root],
         [image.max_pixels, image.max_bytes, image.quality, image.allow_truncated],
         [options.on_bad_line, options.max_line_bytes, limit, sample],
+        *([options.format] if options.format != "requests" else []),  # the others' digests stay what they were
     )
     return hashlib.blake2b(msgspec.json.encode(shape, order="sorted"), digest_size=16).hexdigest()
