@@ -16,7 +16,7 @@ import hashlib
 import os
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, cast
@@ -47,6 +47,7 @@ class GivenPictures(PictureStore):
         self._folder = options.media_root or root
         self._image_options = options.image
         cores = os.cpu_count() or 1
+        self._files = _Files()
         self._encoders = ThreadPoolExecutor(options.encoders or cores, "gm-encoder")
 
     def size_of_files(self, refs: Sequence[PictureRef]) -> int:
@@ -67,8 +68,9 @@ class GivenPictures(PictureStore):
         if isinstance(source, bytes):
             sha256 = await loop.run_in_executor(self._encoders, lambda: hashlib.sha256(source).hexdigest())
             return Opened(sha256, source, None)
+        options, files = self._image_options, self._files
         try:
-            sha256, picture = await loop.run_in_executor(self._encoders, _encode, source, self._image_options)
+            sha256, picture = await loop.run_in_executor(self._encoders, _encode, source, options, files)
         except PictureError as error:
             raise PictureError(f"the picture in {ref.place} can't be sent: {error.reason}") from None
         self.stats.pictures += 1
@@ -86,11 +88,12 @@ class GivenPictures(PictureStore):
             raise PictureError(f"the picture in {ref.place} can't be sent: {reason or error.reason}") from None
 
     async def close(self) -> None:
-        self._encoders.shutdown(wait=False, cancel_futures=True)
+        self._encoders.shutdown(wait=True, cancel_futures=True)
+        self._files.close()
         await super().close()
 
 
-def _encode(image: Any, options: ImageOptions) -> tuple[str, Picture]:
+def _encode(image: Any, options: ImageOptions, files: _Files) -> tuple[str, Picture]:
     """The hash and the JPEG of a PIL image; runs in a thread, and reads the caller's image without changing it.
 
     Raises:
@@ -101,7 +104,7 @@ def _encode(image: Any, options: ImageOptions) -> tuple[str, Picture]:
     try:
         with _LOADING[id(image) % len(_LOADING)]:  # one that was opened lazily must not be read by two threads at once
             image.load()
-        made = within_bytes(prepare(image, options), options, _jpeg)
+        made = within_bytes(prepare(image, options), options, files.save)
     except PictureError:
         raise
     except Exception as error:  # noqa: BLE001  an image that was closed, or opened lazily and is damaged, raises anything
@@ -111,19 +114,36 @@ def _encode(image: Any, options: ImageOptions) -> tuple[str, Picture]:
     return sha256, Picture(frame_image, JPEG, made.width, made.height, made.data)
 
 
-def _jpeg(picture: Any, quality: int, subsampling: int) -> bytes:
-    with _file_in_memory() as file:
-        picture.save(file, "JPEG", quality=quality, subsampling=subsampling)
-        file.seek(0)
-        return file.read()
+class _Files:
+    """Files without a name that the kernel holds in memory where it can, one for each thread that encodes.
+
+    They are used again and again: to make one and to give its pages back costs a twentieth of an encoding.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[IO[bytes]] = []
+
+    def save(self, picture: Any, quality: int, subsampling: int) -> bytes:
+        """The picture as a JPEG."""
+        file = self._idle.pop() if self._idle else _new_file()
+        try:
+            file.seek(0)
+            picture.save(file, "JPEG", quality=quality, subsampling=subsampling)
+            # the encoder writes to the descriptor itself, so the file's own idea of its place counts for nothing
+            return os.pread(file.fileno(), os.lseek(file.fileno(), 0, os.SEEK_CUR), 0)
+        except BaseException:
+            file.close()
+            raise
+        finally:
+            if not file.closed:
+                self._idle.append(file)
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
 
 
-@contextlib.contextmanager
-def _file_in_memory() -> Iterator[IO[bytes]]:
-    """A file without a name that the kernel holds in memory where it can."""
+def _new_file() -> IO[bytes]:
     if hasattr(os, "memfd_create"):
-        with os.fdopen(os.memfd_create("gristmill"), "w+b") as file:
-            yield cast("IO[bytes]", file)
-    else:
-        with tempfile.TemporaryFile() as file:
-            yield file
+        return cast("IO[bytes]", os.fdopen(os.memfd_create("gristmill"), "w+b", buffering=0))
+    return tempfile.TemporaryFile(buffering=0)
