@@ -51,6 +51,7 @@ class _EndpointTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ca_file: str | None = None
     insecure: bool = False
     proxy: str | None = None
+    aiohttp: bool = False
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -195,6 +196,7 @@ def _from_table(name: str, table: _EndpointTable, env: Mapping[str, str]) -> End
         ca_file=table.ca_file,
         insecure=table.insecure,
         proxy=table.proxy,
+        aiohttp=table.aiohttp,
     )
 
 

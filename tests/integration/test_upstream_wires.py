@@ -291,7 +291,7 @@ async def test_closing_the_client_ends_calls_that_wait():
     assert len(heads) == 1
 
 
-async def test_the_lean_way_is_taken_unless_there_is_a_proxy(monkeypatch):
+async def test_the_lean_way_is_taken_unless_there_is_a_proxy_or_it_is_told(monkeypatch):
     """A call to a plain endpoint goes past aiohttp, which would cost four times as much."""
 
     async def taken(*_args, **_kwargs):
@@ -301,5 +301,8 @@ async def test_the_lean_way_is_taken_unless_there_is_a_proxy(monkeypatch):
     async with RawServer(answering(WHOLE)) as server, UpstreamClient(2) as client:
         await good(client, server)
         await good(client, server, fresh=True)
-        proxied = Endpoint(EndpointConfig(name="mill", url=server.url, proxy=server.url.removesuffix("/v1")))
-        assert isinstance(await client.send(proxied, "/chat/completions", TEXT, QUICK), FailedCall)
+        proxied = EndpointConfig(name="mill", url=server.url, proxy=server.url.removesuffix("/v1"))
+        told = EndpointConfig(name="mill", url=server.url, aiohttp=True)
+        for config in (proxied, told):
+            outcome = await client.send(Endpoint(config), "/chat/completions", TEXT, QUICK)
+            assert isinstance(outcome, FailedCall)

@@ -193,11 +193,13 @@ def test_unreadable_input(desk: Desk):
 
 
 def test_no_model_anywhere_lists_the_models(desk: Desk):
-    """Without -m, a single served model is taken; when the endpoint lists none, exit 2 asks for -m."""
+    """Without -m, a single served model is taken; where nothing lists models, exit 3 doubts the URL and asks for -m."""
     write_requests(desk.input, 3)
     right, desk.url = desk.url, desk.url.replace("/v1", "/nothing/v1")
     done = desk.run()
-    assert (done.returncode, "-m MODEL" in done.stderr) == (2, True)
+    assert done.returncode == 3
+    assert "check the base URL" in done.stderr
+    assert "-m MODEL" in done.stderr
     desk.url = right
     assert desk.run().returncode == 0
     assert desk.lines[0]["response"]["body"]["model"] == "standin"

@@ -2,10 +2,10 @@
 
 There are two ways to an endpoint. The *lean* one is our own: bytes made once per endpoint and path, one write, one
 reader, no object per call that nobody asks for (`connections`, `connection`, `wire`). It costs a quarter of the
-*ordinary* one, which is aiohttp's and is taken for endpoints behind a proxy (`ordinary`). Both speak HTTP/1.1, send no
-header but ours, follow no redirect, retry nothing and end each call by four clocks: *connect* from the wish for a
-connection until it stands (DNS, TCP, TLS), *first byte* from the request sent until the response's head is there,
-*idle* between two arrivals of the response and between two advances of the request, *total* over all.
+*ordinary* one, which is aiohttp's and is taken for endpoints behind a proxy or set up so (`ordinary`). Both speak
+HTTP/1.1, send no header but ours, follow no redirect, retry nothing and end each call by four clocks: *connect* from
+the wish for a connection until it stands (DNS, TCP, TLS), *first byte* from the request sent until the response's head
+is there, *idle* between two arrivals of the response and between two advances of the request, *total* over all.
 
 What a whole response means is judged here, the same for both.
 """
@@ -84,7 +84,7 @@ class UpstreamClient:
 
         Whatever the network or the server does is a value; only cancellation raises.
         """
-        way = self._lean if self._use_lean and endpoint.proxy is None else self._ordinary
+        way = self._lean if self._use_lean and not endpoint.ordinary else self._ordinary
         assert way is not None, "the client is not open"
         begun_s = monotonic()
         reply = await way.post(endpoint, path, body, timeouts, begun_s, fresh=fresh)

@@ -67,6 +67,7 @@ class Endpoint:
         self.url = config.url
         self.headers = _headers(config)
         self.proxy = URL(config.proxy) if config.proxy else None
+        self.ordinary = config.aiohttp or self.proxy is not None
         self.origin = _origin(config)
         self.limits = Limits(config.max_in_flight)
         self.now = now
