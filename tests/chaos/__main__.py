@@ -18,12 +18,16 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from pathlib import Path
 
-from tests.chaos.harness import PROFILES, Report, run
+from tests.chaos import desk
+from tests.chaos.harness import PROFILES, run
+from tests.chaos.report import Report
 
 HERE = Path(__file__).parent
 TIERS = ("property", "mutations", "chaos")
-WHOLE = (("full", 440_000, 2_100), ("always", 60_000, 300), ("poison", 5_000, 120))
+WHOLE = (("full", 420_000, 1_800), ("always", 60_000, 300), ("poison", 5_000, 120), ("run", 20_000, 0))
 """The runs of a whole tier: profile, requests, and seconds after which no job is begun."""
+RUN_KILLS = 24
+"""Of a run of the profile "run", which is one `producer run`."""
 
 
 def main() -> int:
@@ -50,7 +54,9 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.partition("\n")[0])
     parser.add_argument("--tiers", nargs="+", choices=TIERS, help="all by default; with --profile, chaos")
-    parser.add_argument("--profile", choices=sorted(PROFILES), help="one run of this profile instead of the whole tier")
+    parser.add_argument(
+        "--profile", choices=sorted([*PROFILES, "run"]), help="one run of this profile instead of the whole tier"
+    )
     parser.add_argument("--requests", type=int, default=16_000, help="of the one run")
     parser.add_argument("--seconds", type=float, default=90, help="no job of the one run is begun later")
     parser.add_argument("--seed", type=int, default=1, help="chooses what is hurt, and when")
@@ -65,7 +71,10 @@ def _runs(asked: argparse.Namespace) -> tuple[tuple[str, int, float], ...]:
 
 def _run(name: str, requests: int, seconds: float, seed: int) -> Report:
     """One chaos run; what it did goes to stderr."""
-    report = asyncio.run(run(PROFILES[name], requests=requests, seconds=seconds, seed=seed))
+    if name == "run":
+        report = asyncio.run(desk.run(rows=requests, kills=RUN_KILLS, seed=seed))
+    else:
+        report = asyncio.run(run(PROFILES[name], requests=requests, seconds=seconds, seed=seed))
     sys.stderr.write(f"{name}, seed {seed}: {json.dumps(dataclasses.asdict(report), indent=1)}\n")
     return report
 

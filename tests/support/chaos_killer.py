@@ -17,8 +17,8 @@ from tests.support.proxy import Proxy, Snag
 
 SNAGS: tuple[Snag, ...] = ("drop_reply", "cut_reply", "cut_request", "half_close", "reset")
 CALLS = ("claim", "commit", "renew", "seal", "ack", "lease", "reap", "close", "")
-GAP_S = 0.5
-"""Between two kills: less would only kill what has not started yet."""
+GAP_S = 1.2
+"""Mean time between two kills: much less would only kill what has not started yet."""
 
 
 class Killer:
@@ -48,12 +48,13 @@ class Killer:
         self._feeders = feeders
         self._collectors = collectors
         self._just_fed = just_fed
-        self._due = {kind: self._moments(count) for kind, count in world.profile.kills}
+        self._due = {kind: self._moments(rate) for kind, rate in world.profile.kills}
         self._thawing: set[asyncio.Task[None]] = set()
 
-    def _moments(self, count: int) -> list[int]:
+    def _moments(self, rate: int) -> list[int]:
         """At how many finished requests each kill of a kind falls due; the last one first."""
-        step = self._total * 0.96 / max(count, 1)
+        count = max(1, round(rate * self._total / 100_000))
+        step = self._total * 0.96 / count
         return sorted((int(step * (i + self._chance.random())) for i in range(count)), reverse=True)
 
     async def run(self) -> None:
@@ -66,7 +67,7 @@ class Killer:
                 if await getattr(self, f"_{kind}")():
                     self._due[kind].pop()
                     self._world.kills[kind] += 1
-            await asyncio.sleep(GAP_S * (0.5 + self._chance.random()))
+            await asyncio.sleep(self._chance.expovariate(1 / GAP_S) if due else 0.2)
 
     async def _worker(self) -> bool:
         found = watched(self._world.pids, "worker")

@@ -14,6 +14,7 @@ import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 AGAIN_S = 0.4
@@ -32,17 +33,26 @@ class Command:
         env: its environment.
         log: gets everything it says on stderr.
         good: exit codes that end it.
+        over: whether it is really over; for codes that can also mean that the command broke down.
 
     Attributes:
         code: the good exit code, or None so far.
         refusals: bad ends that nobody made: exit code and last words, with how often.
     """
 
-    def __init__(self, argv: list[str], env: dict[str, str], log: Path, good: frozenset[int]) -> None:
+    def __init__(
+        self,
+        argv: list[str],
+        env: dict[str, str],
+        log: Path,
+        good: frozenset[int],
+        over: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.argv = argv
         self.env = env
         self.log = log
         self.good = good
+        self.over = over
         self.code: int | None = None
         self.out = ""
         self.refusals: Counter[str] = Counter()
@@ -57,7 +67,7 @@ class Command:
         """
         while not self._stopped:
             code = await self._once()
-            if code in self.good:
+            if code in self.good and self.over():
                 self.code = code
                 return self.out
             if code != -signal.SIGKILL and not self._stopped:

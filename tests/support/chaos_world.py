@@ -40,7 +40,7 @@ COMMIT_BYTES = 250
 
 @dataclass(frozen=True)
 class Profile:
-    """What is run, and how it is hurt. The numbers of kills are for a whole run, and a run may end before them."""
+    """What is run, and how it is hurt: `kills` of each kind for 100,000 requests."""
 
     fsync: str = "everysec"
     power_cuts: bool = True
@@ -53,8 +53,8 @@ class Profile:
     poison: bool = False
     network: bool = True
     kills: tuple[tuple[str, int], ...] = (
-        ("worker", 210), ("store", 44), ("feeder", 44), ("collector", 44), ("supervisor", 16), ("control", 16),
-        ("freeze", 12),
+        ("worker", 55), ("store", 11), ("feeder", 11), ("collector", 11), ("supervisor", 4), ("control", 4),
+        ("freeze", 3),
     )  # fmt: skip
 
     @property
