@@ -352,3 +352,14 @@ async def test_a_picture_that_is_gone_from_the_store_pauses_the_job(redis: Redis
             await until(queue, JobState.PAUSED)
     snapshot = await queue.snapshot()
     assert (snapshot.reason, snapshot.missing, snapshot.done) == (PauseReason.STORE, 1, 0)
+
+
+async def test_a_job_removed_under_way_is_left_without_an_alarm(redis: Redis) -> None:
+    """Its requests are dropped; nobody takes the end of the job for a store that lost its writes."""
+    async with Standin(latency=0.3) as standin, worker(redis, standin.url) as one:
+        queue = await sealed_job(redis, [chat(i) for i in range(40)], first_alone=0)
+        await wait_until(lambda: standin.stats["in_flight"] == 32, description="its slots are full")
+        [session] = one.roster.sessions.values()
+        await queue.remove()
+        await wait_until(lambda: not one.roster.sessions, description="the worker has left the job")
+        assert not session.queue.rolled_back
