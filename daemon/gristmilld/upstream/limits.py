@@ -75,8 +75,8 @@ class Limits:
     """The state of one endpoint; `outstanding` is the number of its calls in flight."""
 
     __slots__ = ("_broken", "_burst", "_cohort", "_cool_streak", "_down", "_good_since_shrink", "_last_bad_s",
-                 "_open_streak", "_peak", "_probe_until_s", "_round", "_threshold", "ceiling", "cool_until_s", "heeding", "limit",
-                 "open_until_s", "outstanding")  # fmt: skip
+                 "_open_streak", "_peak", "_probe_until_s", "_round", "_threshold", "ceiling", "cool_until_s",
+                 "heeding", "limit", "open_until_s", "outstanding")  # fmt: skip
 
     def __init__(self, ceiling: int = 0) -> None:
         self.ceiling: float = ceiling or float("inf")
