@@ -8,6 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from gristmill.queue.store import connect
+from tests.support.leaks import leaks
 from tests.support.store import StoreProcess
 
 
@@ -29,8 +30,13 @@ def own_store() -> Iterator[StoreProcess]:
 
 @pytest.fixture
 async def redis(shared_store: StoreProcess) -> AsyncIterator[Redis]:
-    """A client of the shared store, as the product makes it; the store is empty at the start of the test."""
+    """A client of the shared store, as the product makes it; the store is empty at the start of the test.
+
+    At its end every key that is left must have an owner.
+    """
     client = connect(shared_store.url)
     await client.flushall()
     yield client
+    left = await leaks(client)
     await client.aclose()
+    assert left == [], "keys that nobody would ever clean up"

@@ -88,6 +88,7 @@ MANIFEST = manifest.Manifest(
     block_size=64,
     deadline_ms=1_800_000_000_000,
     request_deadline_ms=60_000,
+    keep_ms=86_400_000,
     max_backoff_s=3.0,
     recipe={"limit": 5, "options": {"system": "Be brief."}},
     parent="job-0",

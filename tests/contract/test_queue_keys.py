@@ -38,6 +38,7 @@ async def test_the_pattern_finds_all_keys_of_the_job_and_of_no_other(redis: Redi
         await redis.set(JobKeys(job).meta, "1")
     found = [key async for key in redis.scan_iter(match=JOB.pattern)]
     assert found == [JOB.meta.encode()]
+    await redis.flushall()  # no such job was ever listed
 
 
 def test_global_keys_never_look_like_a_jobs():

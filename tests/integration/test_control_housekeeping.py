@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pytest
 from tests.support.invariants import check_invariants
-from tests.support.queues import claim, collect_all, fed_job, finish, indices, make_job
+from tests.support.leaks import leaks
+from tests.support.queues import COLLECTOR, claim, collect_all, fed_job, finish, indices, make_job
 from tests.support.wait import wait_until
 
+from gristmill.contract import keys
 from gristmill.contract.lifecycle import JobState, PauseReason
 from gristmill.contract.manifest import Manifest
-from gristmill.queue import LeaseQueue, registry
+from gristmill.queue import LeaseQueue, feedstats, registry
+from gristmill.queue.feedstats import FeedStats
+from gristmill.queue.replies import Role
 from gristmilld.clock import ManualClock
-from gristmilld.control.janitor import CANCEL_GRACE_S, Janitor
+from gristmilld.control.janitor import CANCEL_GRACE_S, LOOK_AGAIN_S, Janitor
 from gristmilld.control.reaper import GRAVE_VISITED_S, Reaper
 from gristmilld.control.storewatch import StoreWatch
 
@@ -230,3 +234,132 @@ async def test_an_empty_store_needs_nothing(redis, house):
     await make_job(redis)
     await house.janitor.round()
     await house.janitor.sweep()
+
+
+async def ended_job(redis, *, collected: bool = True, **options) -> LeaseQueue:
+    """A job of two requests, both answered; `collected`: they lie outside and nobody is at it."""
+    job = await fed_job(redis, 2, **options)
+    await finish(job, "w.0.0.1", (await claim(job, "w.0.0.1")).claimed)
+    await job.reap("w.0.0.1", force=True, crashed=False)
+    if collected:
+        await collect_all(job)
+        await job.release_lease(Role.COLLECTOR, COLLECTOR)
+    return job
+
+
+async def forget_at_ms(redis, job: LeaseQueue) -> int | None:
+    [at] = [row.forget_at_ms for row in await registry.list_jobs(redis) if row.job == job.job]
+    return at
+
+
+async def test_an_ended_job_is_forgotten_when_its_time_has_passed(redis, house):
+    """Its time counts from the first sweep that sees all its results collected; nothing of it is left."""
+    job = await ended_job(redis, keep_ms=300)
+    await feedstats.publish(redis, job.job, FeedStats())
+    now_ms = await registry.now_ms(redis)
+    await house.janitor.sweep()
+    at_ms = await forget_at_ms(redis, job)
+    assert at_ms is not None
+    assert now_ms + 300 <= at_ms <= await registry.now_ms(redis) + 300
+    assert (await job.snapshot()).state is JobState.COMPLETE
+
+    async def passed() -> bool:
+        return await registry.now_ms(redis) > at_ms
+
+    await wait_until(passed, description="its time has passed")
+    await house.janitor.sweep()
+    assert await registry.list_jobs(redis) == []
+    assert [key async for key in redis.scan_iter(match="gm:*")] == []
+
+
+async def test_the_default_time_is_a_week(redis, house):
+    """And a job whose time has not passed stays, however often one looks."""
+    job = await ended_job(redis)
+    for _ in range(3):
+        await house.janitor.sweep()
+        house.clock.advance(LOOK_AGAIN_S)
+    week_ms = 7 * 86_400_000
+    at_ms = await forget_at_ms(redis, job)
+    assert at_ms is not None
+    assert abs(at_ms - week_ms - await registry.now_ms(redis)) < 60_000
+
+
+@pytest.mark.parametrize("end", ["complete", "cancelled", "expired"])
+async def test_results_that_nobody_collected_never_expire(redis, house, end: str):
+    """However the job ended, however long ago; once they are collected its time begins."""
+    if end == "complete":
+        job = await ended_job(redis, collected=False, keep_ms=0)
+    else:
+        job = await fed_job(redis, 4, keep_ms=0)
+        await finish(job, "w.0.0.1", (await claim(job, "w.0.0.1", 1)).claimed)
+        await job.reap("w.0.0.1", force=True, crashed=False)
+        await (job.cancel() if end == "cancelled" else job.expire())
+    assert (await job.snapshot()).state.value == end
+    await redis.zadd(keys.JOBS, {job.job: 1})  # whatever the row says
+    for _ in range(3):
+        await house.janitor.sweep()
+        house.clock.advance(LOOK_AGAIN_S)
+    assert await forget_at_ms(redis, job) is None
+    await collect_all(job)
+    await house.janitor.sweep()
+    assert await forget_at_ms(redis, job) is None, "its collector is still at it"
+    await job.release_lease(Role.COLLECTOR, COLLECTOR)
+    for _ in range(2):
+        house.clock.advance(LOOK_AGAIN_S)
+        await house.janitor.sweep()
+    assert await registry.list_jobs(redis) == []
+
+
+async def test_a_job_that_a_creator_left_half_made_is_kept_and_found(redis, house):
+    """It died after the job stood and before it said so: the job must not go with its row's ten minutes."""
+    job = await fed_job(redis, 2)
+    await registry.unmark_runnable(redis, job.job)
+    await redis.zadd(keys.JOBS, {job.job: 1})
+    await house.janitor.sweep()
+    assert await forget_at_ms(redis, job) is None
+    assert await registry.runnable(redis) == [job.job]
+
+
+async def test_a_row_without_a_job_is_dropped_after_ten_minutes(redis, house):
+    """A remover died before its last step; until then the row may belong to a job that is just being made."""
+    await registry.keep_job(redis, "ghost")
+    await house.janitor.sweep()
+    [row] = await registry.list_jobs(redis)
+    assert row.forget_at_ms is not None
+    assert abs(row.forget_at_ms - registry.ANNOUNCED_MS - await registry.now_ms(redis)) < 60_000
+    await redis.zadd(keys.JOBS, {"ghost": 1})
+    await house.janitor.sweep()
+    assert await registry.list_jobs(redis) == []
+
+
+async def test_leases_of_lost_hosts_do_not_outlive_their_job(redis, house):
+    """The job had ended before its worker's lease ran out: the sweep ends it, where no round looks any more."""
+    job = await fed_job(redis, 5)
+    await claim_and_expire(redis, job, "other.0.0.1", 5)
+    await job.expire()
+    house.watch.up_since(3600)
+    await house.janitor.sweep()
+    assert (await job.tokens(), (await job.snapshot()).in_flight) == ({}, 0)
+
+
+async def test_the_leak_checker_finds_what_is_nobodys(redis):
+    """Whatever a test leaves without an owner or a time to live fails it."""
+    job = await fed_job(redis, 5)
+    await claim(job, "w.1", 2)
+    assert await leaks(redis) == []
+    left = {
+        job.keys.held("nobody"): "held by a token without a lease",
+        job.keys.stage("tok"): "a stage without a time to live",
+        job.keys.payload(7): "a run that was not sealed",
+        job.keys.block(3): "a result block that no collector would read",
+        "gm:{gone}:m": "its job is not listed",
+        "gm:ep:pool": "nobody's, and without a time to live",
+        job.keys.meta.removesuffix("m") + "zz": "not in the table of keys",
+    }
+    for key in left:
+        await redis.hset(key, "x", 1)
+    assert await leaks(redis) == sorted(f"{key}: {why}" for key, why in left.items())
+    await redis.unlink(*left)
+    await redis.unlink(job.keys.meta)
+    assert f"{job.keys.spec}: its job has no hash" in await leaks(redis)
+    await redis.flushall()

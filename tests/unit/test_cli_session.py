@@ -149,7 +149,7 @@ def test_options_reach_manifest_and_encoding(tmp_path: Path):
     assert (manifest.max_failures, manifest.max_failures_percent, manifest.max_attempts) == (0, 5.0, 7)
     assert (manifest.payload_mark_bytes, manifest.timeouts.total_s) == (64_000_000, 600)
     assert (manifest.deadline_ms, manifest.request_deadline_ms, manifest.max_in_flight) == (91_000, 90_000, 9)
-    assert (manifest.priority, manifest.weight) == (-2, 3)
+    assert (manifest.priority, manifest.weight, manifest.keep_ms) == (-2, 3, 7 * 86_400_000)
     past = msgspec.structs.replace(job, deadline=Deadline(None, 999))
     with pytest.raises(BadUsageError, match="--deadline lies in the past"):
         _making.make_manifest(past, options, source, digest="d", endpoints=[], pool=None, now_ms=1_000)

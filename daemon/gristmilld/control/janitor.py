@@ -3,7 +3,9 @@
 Everything here is safe to repeat and to do twice at once, so each daemon does it, for all pools; rounds have jitter,
 lest they keep step. *Rounds* look at the jobs that workers look at. A *sweep*, less often, looks at all others, for
 what a client left half done when it died: a row without a job, an ended job with payload, a removal not finished, a
-running job that no worker can find.
+running job that no worker can find. It also forgets jobs: one that has ended and whose results have all been collected
+is removed when its time (`Manifest.keep_ms`, from the first sweep that sees it so) has passed. Results that nobody has
+collected stay for ever.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from gristmill.queue import registry
 from gristmill.queue.errors import JobNotFoundError
 from gristmill.queue.handle import Handle
 from gristmill.queue.leasequeue import LeaseQueue
+from gristmill.queue.registry import JobRow
+from gristmill.queue.replies import JobSnapshot
 from gristmilld.clock import Clock
 from gristmilld.control.reaper import Reaper
 from gristmilld.control.storewatch import StoreWatch
@@ -29,6 +33,8 @@ log = logging.getLogger(__name__)
 
 CANCEL_GRACE_S = 30.0
 """A job that is being cancelled waits so long for what is in flight."""
+LOOK_AGAIN_S = 300.0
+"""A job that has ended is looked at this often, to see whether its results have been collected."""
 
 
 class Janitor:
@@ -49,7 +55,7 @@ class Janitor:
         self._lease_ttl_s = lease_ttl_s
         self._clock = clock
         self._cancelling_since_s: dict[str, float] = {}
-        self._tidy: set[str] = set()
+        self._tidy_until_s: dict[str, float] = {}
 
     async def round(self) -> None:
         """Look once at every job that workers look at.
@@ -95,34 +101,62 @@ class Janitor:
         """
         await registry.tidy_jobs(self._redis)
         runnable = set(await registry.runnable(self._redis))
-        rows = [row.job for row in await registry.list_jobs(self._redis)]
-        self._tidy = (self._tidy & set(rows)) - runnable
-        for job in rows:
-            if job not in runnable and job not in self._tidy:
-                await self._mend(job)
+        rows = {row.job: row for row in await registry.list_jobs(self._redis)}
+        now_s, now_ms = self._clock(), await registry.now_ms(self._redis)
+        self._tidy_until_s = {
+            job: until_s
+            for job, until_s in self._tidy_until_s.items()
+            if job in rows and job not in runnable and until_s > now_s
+        }
+        for job, row in rows.items():
+            over = row.forget_at_ms is not None and row.forget_at_ms <= now_ms
+            if job not in runnable and (over or job not in self._tidy_until_s):
+                await self._mend(row)
 
-    async def _mend(self, job: str) -> None:
+    async def _mend(self, row: JobRow) -> None:
+        job = row.job
         try:
             queue = await LeaseQueue.attach(self._redis, job)
             seen = await queue.snapshot()
         except JobNotFoundError:
-            await self._finish_removal(job)
+            await self._finish_removal(row)
             return
         except FormatError as error:
             log.debug("job %s is left alone: %s", job, error)
             return
         if seen.state not in TERMINAL:
+            await registry.keep_job(self._redis, job)
             await registry.mark_runnable(self._redis, job, (await queue.manifest()).priority)
-        elif seen.state is not JobState.COMPLETE and seen.payload_bytes:
+            return
+        if seen.state is not JobState.COMPLETE and seen.payload_bytes:
             await queue.settle()
-        else:
-            self._tidy.add(job)
+        if seen.in_flight and self._watch.well_for_s >= self._lease_ttl_s:
+            await queue.reap_expired()
+        await self._keep_or_forget(queue, seen, row)
 
-    async def _finish_removal(self, job: str) -> None:
-        """A job that says `deleting` can't be attached to any more, and its removal may have died half way."""
-        keys = JobKeys(job)
+    async def _keep_or_forget(self, queue: LeaseQueue, seen: JobSnapshot, row: JobRow) -> None:
+        """A job that has ended is forgotten when its time has come, and never while it has results to collect."""
+        self._tidy_until_s[row.job] = self._clock() + LOOK_AGAIN_S
+        if not seen.is_collected:
+            if row.forget_at_ms is not None:
+                await registry.keep_job(self._redis, row.job)
+        elif row.forget_at_ms is None:
+            await registry.keep_job_until(self._redis, row.job, seen.now_ms + seen.keep_ms)
+        elif row.forget_at_ms <= seen.now_ms:
+            await queue.remove()
+            log.info("a job that was collected long ago is forgotten", extra=fields(job=row.job))
+
+    async def _finish_removal(self, row: JobRow) -> None:
+        """A job that says `deleting` can't be attached to any more, and its removal may have died half way.
+
+        Of one whose hash is gone only the row is left: it gets the ten minutes of a row whose job is yet to come.
+        """
+        job, keys = row.job, JobKeys(row.job)
         found: Any = await self._redis.hmget(keys.meta, ["epoch", "state"])
         epoch, state = found
         if epoch is not None and state == JobState.DELETING.encode():
             await LeaseQueue(Handle(self._redis, keys, epoch.decode(), block_size=1)).remove()
             log.info("the removal of a job is finished", extra=fields(job=job))
+        elif epoch is None and row.forget_at_ms is None:
+            now_ms = await registry.now_ms(self._redis)
+            await registry.keep_job_until(self._redis, job, now_ms + registry.ANNOUNCED_MS)

@@ -157,6 +157,7 @@ def make_manifest(
         weight=job.weight,
         deadline_ms=deadline_ms,
         request_deadline_ms=round(job.request_deadline * 1000),
+        keep_ms=round(job.keep * 1000),
         payload_mark_bytes=job.payload_mark,
         results_mark_bytes=job.results_mark,
     )

@@ -76,6 +76,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     weight: int = 1
     deadline: _units.Deadline | None = None
     request_deadline: float = 0.0
+    keep: float = 7 * 86400.0
     on_truncated: str = "keep"
     payload_mark: int = 1 << 30
     results_mark: int = 512 << 20

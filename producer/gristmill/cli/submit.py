@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gristmill.cli._options import JobOptions, StoreOptions, job_options, json_option, store_options
+from gristmill.cli._options import SECONDS, JobOptions, StoreOptions, job_options, json_option, store_options
 
 
 @click.command("submit")
@@ -12,6 +12,14 @@ from gristmill.cli._options import JobOptions, StoreOptions, job_options, json_o
 @click.option("--wait", is_flag=True, help="Stay until the job has ended, and collect its results into OUT.")
 @click.option("-o", "--out", metavar="OUT", help="File of results, with --wait.")
 @click.option("--pool", metavar="POOL", default="default", show_default=True, help="Which daemons may work on it.")
+@click.option(
+    "--keep",
+    metavar="DURATION",
+    type=SECONDS,
+    default=7 * 86400.0,
+    help="Forget the job so long after it has ended and all its results have been collected; results that nobody has "
+    "collected are kept for ever.  [default: 7d]",
+)
 @store_options
 @json_option
 def command(job: JobOptions, wait: bool, out: str | None, pool: str, store: StoreOptions, as_json: bool) -> None:

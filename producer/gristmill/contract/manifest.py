@@ -83,6 +83,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         block_size: indices per result block, a multiple of 8.
         deadline_ms: the store's clock after which the job expires; 0 is never.
         request_deadline_ms: a request without an answer so long after its first claim is failed; 0 is never.
+        keep_ms: a job that has ended and whose results have all been collected is forgotten so long after.
         recipe: how lines become bodies (`intake.options.Recipe`), for a feeder other than the command that made the job.
         parent: of a retry, the job whose failed requests it sends again.
         wishes: see `Wishes`.
@@ -112,6 +113,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 128
     deadline_ms: int = 0
     request_deadline_ms: int = 0
+    keep_ms: int = 7 * 86_400_000
     max_backoff_s: float = 0.0
     recipe: dict[str, Any] = {}
     parent: str = ""

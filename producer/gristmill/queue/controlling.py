@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gristmill.contract.lifecycle import Event, JobState, PauseReason
-from gristmill.queue import registry
+from gristmill.queue import feedstats, registry
 from gristmill.queue.creating import read_manifest
 from gristmill.queue.errors import JobNotFoundError
 from gristmill.queue.handle import Handle
@@ -94,6 +94,7 @@ async def remove(handle: Handle) -> None:
             await redis.unlink(*chunk)
             chunk = []
     await redis.unlink(*chunk, meta)
+    await feedstats.forget(redis, keys.job)
     await registry.forget_job(redis, keys.job)
 
 

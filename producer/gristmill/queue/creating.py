@@ -62,6 +62,7 @@ def _fields(manifest: Manifest) -> dict[str, str | int | float]:
         "max_failures": manifest.max_failures,
         "max_percent": manifest.max_failures_percent,
         "deadline": manifest.deadline_ms,
+        "keep": manifest.keep_ms,
         **dict.fromkeys(zero.split(), 0),
     }
 
@@ -161,6 +162,7 @@ def _snapshot(handle: Handle, meta: dict[str, Any], now_ms: int, waiting: int, s
         finished_at_ms=number("finished_at"),
         now_ms=now_ms,
         deadline_ms=number("deadline"),
+        keep_ms=number("keep"),
     )
 
 

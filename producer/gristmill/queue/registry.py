@@ -34,7 +34,8 @@ class DaemonInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRow(msgspec.Struct, frozen=True):
-    """A row of ``gm:jobs``: `forget_at_ms` is None while the job must be kept."""
+    """A row of ``gm:jobs``: `forget_at_ms` is None while the job must be kept, and says nothing of a job that stands
+    and has not ended (its creator died before it could say that it must be kept)."""
 
     job: str
     forget_at_ms: int | None
@@ -56,6 +57,11 @@ async def keep_job(redis: Redis, job: str) -> None:
     await redis.zadd(keys.JOBS, {job: math.inf})
 
 
+async def keep_job_until(redis: Redis, job: str, at_ms: int) -> None:
+    """The job may be forgotten then; nothing happens when it is not listed any more."""
+    await redis.zadd(keys.JOBS, {job: at_ms}, xx=True)
+
+
 async def forget_job(redis: Redis, job: str) -> None:
     """The job's keys are gone: drop its row."""
     await redis.zrem(keys.JOBS, job)
@@ -69,15 +75,12 @@ async def list_jobs(redis: Redis) -> list[JobRow]:
 
 
 async def tidy_jobs(redis: Redis) -> list[str]:
-    """Mend the rows that a creator which died left: keep where the job stands, drop old ones; gives the dropped."""
+    """Drop the rows, ten minutes old, that a creator or remover which died left without a job; gives the dropped."""
     now = await now_ms(redis)
     dropped = []
     for row in await list_jobs(redis):
-        if row.forget_at_ms is None:
-            continue
-        if await redis.exists(JobKeys(row.job).meta):
-            await keep_job(redis, row.job)
-        elif row.forget_at_ms <= now:
+        old = row.forget_at_ms is not None and row.forget_at_ms <= now
+        if old and not await redis.exists(JobKeys(row.job).meta):
             await forget_job(redis, row.job)
             dropped.append(row.job)
     return dropped

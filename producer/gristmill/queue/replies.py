@@ -291,6 +291,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         stale: returns of a claim that was no longer held.
         missing: claimed indices whose payload was not there.
         deadline_ms: when the job expires; 0 is never.
+        keep_ms: how long it is kept after it has ended and all its results have been collected.
     """
 
     job: str
@@ -332,7 +333,13 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     finished_at_ms: int
     now_ms: int
     deadline_ms: int = 0
+    keep_ms: int = 0
     fed_by: str = ""
+
+    @property
+    def is_collected(self) -> bool:
+        """Every result lies outside by now, and nobody is at it."""
+        return self.done == self.acked and self.collector is None
 
     @property
     def is_late(self) -> bool:
