@@ -8,15 +8,20 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from tests.support.chaos_input import Sheet, examine
+from tests.support.chaos_people import children
 from tests.support.cli import Background, command, environment, producer
 from tests.support.jobs import chat, sealed_job, worker
 from tests.support.standin import Standin
 from tests.support.store import StoreProcess
 from tests.support.wait import wait_until
 
+from gristmill.cli._feeding import FeederEnd, FeederKeeper
+from gristmill.intake.feed_main import FeedSpec
 from gristmill.queue import LeaseQueue
 from gristmill.queue.registry import list_jobs
 from gristmill.queue.store import connect
@@ -120,3 +125,33 @@ async def test_a_submit_that_waited_goes_on_waiting(tmp_path: Path, own_store: S
         assert [row.job for row in await list_jobs(redis)] == [queue.job]
         assert standin.stats["requests"] == sheet.rows
     assert examine(sheet, tmp_path / "out.jsonl").clean
+
+
+async def test_a_feeder_that_dies_while_the_store_is_away_starts_again():
+    """Feeder and store may die together: the keeper can't ask how far it was, and starts the next feeder anyway."""
+    asked = 0
+    said: list[str] = []
+
+    async def away() -> int:
+        nonlocal asked
+        asked += 1
+        raise RedisConnectionError("away")
+
+    others = set(children(os.getpid()))
+
+    def feeders() -> list[int]:
+        return [pid for pid in children(os.getpid()) if pid not in others]
+
+    async def kill_one(number: int) -> None:
+        await wait_until(lambda: len(said) == number and bool(feeders()), description=f"feeder {number} runs")
+        os.kill(feeders()[0], signal.SIGKILL)
+
+    spec = FeedSpec(redis_url="unix:///nowhere/s", job="j", token="t", holder="h")
+    keeper = FeederKeeper(msgspec.json.encode(spec), away, said.append)
+    running = asyncio.create_task(keeper.run())
+    for number in range(2):
+        await kill_one(number)
+    await wait_until(lambda: len(said) == 2 and bool(feeders()), description="both deaths were told, a third runs")
+    await keeper.stop()
+    assert await running == FeederEnd(0)
+    assert asked == 3

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from gristmill.cli import _children
+from gristmill.queue.store import OUTAGES
 
 MAX_DEATHS = 5
 STOP_PATIENCE_S = 10.0
@@ -48,13 +49,13 @@ class FeederKeeper:
 
     async def run(self) -> FeederEnd:
         """Feed to the end; restart after each death. A stopped one ends with code 0."""
-        deaths, best = 0, await self._line()
+        deaths, best = 0, await self._place(0)
         while True:
             self._process = await _children.start_feeder(self._spec, self._keep)
             code, _ = await _children.follow(self._process, self._heard)
             if self._stopping or code in {0, 1, 2}:
                 return FeederEnd(0) if self._stopping or code == 0 else FeederEnd(code, self._last_words, told=True)
-            line = await self._line()
+            line = await self._place(best)
             deaths, best = (1 if line > best else deaths + 1), max(line, best)
             how = _children.describe_exit(code)
             if deaths >= MAX_DEATHS:
@@ -62,6 +63,13 @@ class FeederKeeper:
                     1, f"feeder lost at line {line:,} for the {deaths}th time ({how}): see the lines there"
                 )
             self._tell(f"feeder lost at line {line:,} ({how}); resuming")
+
+    async def _place(self, known: int) -> int:
+        """How far the job has been fed; `known` while the store is away, since whoever killed one may kill both."""
+        try:
+            return await self._line()
+        except OUTAGES:
+            return known
 
     async def stop(self) -> None:
         """End the feeder; what it has sealed stays. Returns when it has ended; may be called twice, or too early."""
