@@ -18,7 +18,7 @@ The file is TOML; its top level has the fields of `DaemonConfig` that `_File` li
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -39,6 +39,20 @@ _POOL_CHARS = frozenset(string.ascii_letters + string.digits + "-_.")
 
 class SettingsError(ValueError):
     """A setting is wrong: one sentence that says which, where and how to mend it. It holds no key or password."""
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """The configuration as far as it can be had, and everything that is wrong with it, in the order of the file.
+
+    Attributes:
+        config: without the endpoints and roots that are wrong.
+        errors: why `load` would refuse it; none when it would not.
+        key_files: endpoint name -> the file that its key is read from.
+    """
+
+    config: DaemonConfig
+    errors: list[SettingsError]
+    key_files: dict[str, str]
 
 
 class _EndpointTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -99,10 +113,25 @@ def load(flags: Flags, env: Mapping[str, str]) -> DaemonConfig:
     Raises:
         SettingsError: something is wrong or missing.
     """
-    file = _read(flags.config) if flags.config else _File()
+    found = survey(flags, env)
+    if found.errors:
+        raise found.errors[0]
+    return found.config
+
+
+def survey(flags: Flags, env: Mapping[str, str]) -> Survey:
+    """As `load`, but never raises: whoever wants to mend a configuration wants to know everything at once."""
+    errors: list[SettingsError] = []
+    file = _File()
+    if flags.config:
+        try:
+            file = _read(flags.config)
+        except SettingsError as error:
+            errors.append(error)
+    unread = bool(errors)  # then nothing is known of its endpoints
     config = DaemonConfig(
         redis=flags.redis or env.get(REDIS_ENV) or file.redis or "",
-        endpoints=_endpoints(flags.endpoints, file.endpoints, env),
+        endpoints=_endpoints(flags.endpoints, file.endpoints, env, errors, may_lack=unread),
         pool=_first(flags.pool, file.pool),
         workers=_first(flags.workers, file.workers, default_workers()),
         concurrency=_first(flags.concurrency, file.concurrency),
@@ -110,7 +139,7 @@ def load(flags: Flags, env: Mapping[str, str]) -> DaemonConfig:
         lease_ttl_s=file.lease_ttl_s,
         drain_s=file.drain_s,
         hang_s=file.hang_s,
-        allowed_roots=[_folder(root) for root in (*file.allowed_roots, *flags.allowed_roots)],
+        allowed_roots=_folders((*file.allowed_roots, *flags.allowed_roots), errors),
         metrics=file.metrics and not flags.no_metrics,
         metrics_host=flags.metrics_host or file.metrics_host,
         metrics_port=flags.metrics_port if flags.metrics_port is not None else file.metrics_port,
@@ -118,8 +147,8 @@ def load(flags: Flags, env: Mapping[str, str]) -> DaemonConfig:
         log_format=_first(flags.log_format, file.log_format),
         log_level=_first(flags.log_level, file.log_level),
     )
-    _check(config)
-    return config
+    errors += _wrong(config)
+    return Survey(config, errors, {name: t.key_file for name, t in file.endpoints.items() if t.key_file is not None})
 
 
 def _first(*values: T | None) -> T:
@@ -140,21 +169,43 @@ def _read(path: Path) -> _File:
 
 
 def _endpoints(
-    chosen: Sequence[str], tables: Mapping[str, _EndpointTable], env: Mapping[str, str]
+    chosen: Sequence[str],
+    tables: Mapping[str, _EndpointTable],
+    env: Mapping[str, str],
+    errors: list[SettingsError],
+    *,
+    may_lack: bool = False,
 ) -> list[EndpointConfig]:
-    configured = {name: _from_table(name, table, env) for name, table in tables.items()}
+    """The endpoints that can be used; what is wrong is added to `errors`, and so is their lack unless it `may_lack`."""
+    before = len(errors)
+    configured = _each(tables, lambda name: _from_table(name, tables[name], env), errors)
     if chosen:
-        endpoints = [_choose(text, configured, env) for text in chosen]
-    elif configured:
-        endpoints = list(configured.values())
+        known = [text for text in chosen if text not in tables or text in configured]  # the others are told already
+        endpoints = _each(known, lambda text: _choose(text, configured, env), errors)
+    elif tables:
+        endpoints = configured
     else:
-        endpoints = [_from_url(env[name], env, name) for name in BASE_URL_ENVS if env.get(name)][:1]
-    if not endpoints:
-        raise SettingsError(
-            "no endpoint is given: say where the model server is with -e http://HOST:PORT, "
-            "OPENAI_BASE_URL, or [endpoints.NAME] in the configuration"
+        given = [name for name in BASE_URL_ENVS if env.get(name)][:1]
+        endpoints = _each(given, lambda name: _from_url(env[name], env, name), errors)
+    if not endpoints and len(errors) == before and not may_lack:
+        errors.append(
+            SettingsError(
+                "no endpoint is given: say where the model server is with -e http://HOST:PORT, "
+                "OPENAI_BASE_URL, or [endpoints.NAME] in the configuration"
+            )
         )
-    return _distinct(endpoints)
+    return _distinct(list(endpoints.values()))
+
+
+def _each(names: Iterable[str], make: Callable[[str], T], errors: list[SettingsError]) -> dict[str, T]:
+    """What `make` makes of each name; its errors are gathered."""
+    made: dict[str, T] = {}
+    for name in names:
+        try:
+            made[name] = make(name)
+        except SettingsError as error:
+            errors.append(error)
+    return made
 
 
 def _distinct(endpoints: list[EndpointConfig]) -> list[EndpointConfig]:
@@ -229,6 +280,10 @@ def _key(table: _EndpointTable, env: Mapping[str, str], where: str) -> Secret | 
 # -- checks
 
 
+def _folders(roots: Sequence[str], errors: list[SettingsError]) -> list[str]:
+    return list(_each(roots, _folder, errors).values())
+
+
 def _folder(text: str) -> str:
     path = Path(text).expanduser().absolute()
     if not path.is_dir():
@@ -236,11 +291,12 @@ def _folder(text: str) -> str:
     return str(path)
 
 
-def _check(config: DaemonConfig) -> None:
+def _wrong(config: DaemonConfig) -> Iterator[SettingsError]:
+    """What is wrong with single values."""
     if not config.pool or not _POOL_CHARS.issuperset(config.pool):
-        raise SettingsError(f"a pool's name has letters, digits, '-', '_' and '.', not {config.pool!r}")
+        yield SettingsError(f"a pool's name has letters, digits, '-', '_' and '.', not {config.pool!r}")
     if config.redis and "://" not in config.redis:
-        raise SettingsError("the store's URL starts with redis://, rediss:// or unix://: redis://localhost:6379/0")
+        yield SettingsError("the store's URL starts with redis://, rediss:// or unix://: redis://localhost:6379/0")
     for name, low, high in (
         ("workers", 1, 1024),
         ("concurrency", 1, 65_536),
@@ -251,6 +307,6 @@ def _check(config: DaemonConfig) -> None:
     ):
         value = getattr(config, name)
         if not low <= value <= high:
-            raise SettingsError(f"{name} is from {low} to {high}, not {value}")
+            yield SettingsError(f"{name} is from {low} to {high}, not {value}")
     if config.metrics_port is not None and not 0 <= config.metrics_port <= 65_535:
-        raise SettingsError(f"metrics_port is a port, 0 to 65535, not {config.metrics_port}")
+        yield SettingsError(f"metrics_port is a port, 0 to 65535, not {config.metrics_port}")

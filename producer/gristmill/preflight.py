@@ -19,7 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -37,11 +37,15 @@ class Usable(msgspec.Struct, frozen=True):
 
 
 class Unusable(msgspec.Struct, frozen=True):
-    """An endpoint that cannot be worked with: `problem` says which and why, `advice` what to do."""
+    """An endpoint that cannot be worked with: `problem` says which and why, `advice` what to do.
+
+    `kind` is for whoever has advice of their own: the key, nobody there, TLS, or anything else.
+    """
 
     url: str
     problem: str
     advice: str
+    kind: Literal["key", "away", "tls", "other"] = "other"
 
     @property
     def message(self) -> str:
@@ -96,12 +100,24 @@ def wait_for_endpoint(
         time.sleep(min(1.0, left_s))
 
 
-def probe(url: str, key: str | None, timeout_s: float = PROBE_TIMEOUT_S) -> Verdict:
-    """Ask one endpoint; never raises."""
+def probe(
+    url: str,
+    key: str | None,
+    timeout_s: float = PROBE_TIMEOUT_S,
+    *,
+    tls: ssl.SSLContext | None = None,
+    proxy: str | None = None,
+) -> Verdict:
+    """Ask one endpoint; never raises.
+
+    Args:
+        tls: which certificates to trust; None is the system's.
+        proxy: URL of the HTTP proxy to ask through.
+    """
     headers = {"Accept": "application/json", "User-Agent": "gristmill"}
     if key:
         headers["Authorization"] = f"Bearer {key}"
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
+    opener = direct(tls=tls, proxy=proxy)
     try:
         request = urllib.request.Request(f"{url}/models", headers=headers)  # noqa: S310  normalised to http or https
         with opener.open(request, timeout=timeout_s) as response:
@@ -111,6 +127,14 @@ def probe(url: str, key: str | None, timeout_s: float = PROBE_TIMEOUT_S) -> Verd
             return _refused(url, error, has_key=bool(key))
     except (OSError, http.client.HTTPException, ValueError) as error:
         return _unreachable(url, error, timeout_s)
+
+
+def direct(*, tls: ssl.SSLContext | None = None, proxy: str | None = None) -> urllib.request.OpenerDirector:
+    """Opens URLs without the environment's proxies, and follows no redirect."""
+    proxies = {"http": proxy, "https": proxy} if proxy else {}
+    return urllib.request.build_opener(
+        urllib.request.ProxyHandler(proxies), urllib.request.HTTPSHandler(context=tls), _NoRedirect()
+    )
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -131,7 +155,7 @@ def _refused(url: str, error: urllib.error.HTTPError, *, has_key: bool) -> Verdi
     code = error.code
     if code in {401, 403}:
         what, how = ("key", "check the key in") if has_key else ("request without a key", "set")
-        return Unusable(url, f"{url} refused the {what} ({code})", f"{how} OPENAI_API_KEY")
+        return Unusable(url, f"{url} refused the {what} ({code})", f"{how} OPENAI_API_KEY", "key")
     if code == 402:
         return Unusable(url, f"{url} asks for payment (402)", "top up the account that the key belongs to")
     if 300 <= code < 400:
@@ -142,7 +166,7 @@ def _refused(url: str, error: urllib.error.HTTPError, *, has_key: bool) -> Verdi
 
 def _silent(url: str, timeout_s: float) -> Unusable:
     return Unusable(
-        url, f"{url} gave no answer within {timeout_s:g} s", f"check the address and the server, {_OR_WAIT}"
+        url, f"{url} gave no answer within {timeout_s:g} s", f"check the address and the server, {_OR_WAIT}", "away"
     )
 
 
@@ -155,12 +179,13 @@ def _unreachable(url: str, error: Exception, timeout_s: float) -> Unusable:
     if isinstance(cause, TimeoutError):
         return _silent(url, timeout_s)
     if isinstance(cause, ConnectionRefusedError):
-        return Unusable(url, f"{url} refused the connection", f"start the server or check host and port, {_OR_WAIT}")
+        advice = f"start the server or check host and port, {_OR_WAIT}"
+        return Unusable(url, f"{url} refused the connection", advice, "away")
     if isinstance(cause, socket.gaierror):
         return Unusable(url, f"the host of {url} cannot be resolved ({cause.strerror})", "check the spelling and DNS")
     if isinstance(cause, ssl.SSLCertVerificationError):
         problem = f"the TLS certificate of {url} is not trusted ({cause.verify_message})"
-        return Unusable(url, problem, "set SSL_CERT_FILE to its CA's file")
+        return Unusable(url, problem, "set SSL_CERT_FILE to its CA's file", "tls")
     if isinstance(cause, ssl.SSLError):
         return Unusable(url, f"TLS with {url} failed ({cause.reason or 'handshake'})", "is it http:// that it speaks?")
     if isinstance(cause, http.client.HTTPException | ConnectionError):

@@ -6,6 +6,7 @@ back-off after a connection error; what may not fails at once, and its caller de
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -42,6 +43,7 @@ class StoreInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_memory_bytes: int
     appendonly: bool
     run_id: str
+    policy: str = "noeviction"
 
 
 def connect(
@@ -94,15 +96,32 @@ async def check_store(redis: Redis) -> StoreInfo:
     Raises:
         StoreError: it cannot be reached, refuses us, is too old, evicts keys, is a replica or cannot write its log.
     """
+    info = await read_info(redis)
+    for fault in faults(info).values():
+        raise StoreError(fault)
+    return store_info(info)
+
+
+async def read_info(redis: Redis) -> dict[str, Any]:
+    """What the store says of itself, by the names of its INFO command.
+
+    Raises:
+        StoreError: it cannot be reached, or refuses us.
+    """
     try:
-        info = await redis.info("everything")
+        info: dict[str, Any] = await redis.info("everything")
     except (RedisError, OSError) as error:
         refused = error if isinstance(error, NoPermissionError) else refusal(error)
         if refused is not None:
             said = str(refused).rstrip(".")
             raise StoreError(f"the store refuses this user: {said}; give user and password in the URL") from refused
-        raise StoreError(f"the store cannot be reached: {error}; is it running, and is the URL right?") from error
-    _refuse_unfit(info)
+        why = str(error).rstrip(".")
+        raise StoreError(f"the store cannot be reached: {why}; is it running, and is the URL right?") from error
+    return info
+
+
+def store_info(info: Mapping[str, Any]) -> StoreInfo:
+    """The part of `read_info` that says what store this is."""
     return StoreInfo(
         product="valkey" if "valkey_version" in info else "redis",
         version=str(info.get("valkey_version") or info["redis_version"]),
@@ -110,22 +129,31 @@ async def check_store(redis: Redis) -> StoreInfo:
         max_memory_bytes=int(info.get("maxmemory", 0)),
         appendonly=bool(int(info.get("aof_enabled", 0))),
         run_id=str(info.get("run_id", "")),
+        policy=policy_of(info),
     )
 
 
-def _refuse_unfit(info: dict[str, Any]) -> None:
-    version = str(info["redis_version"])
-    if tuple(int(x) for x in version.split(".")[:2]) < MIN_VERSION:
-        raise StoreError(f"the store is Redis {version}: Redis 7.0 or newer, or Valkey, is needed")
-    policy = str(info.get("maxmemory_policy", "noeviction"))
-    if policy != "noeviction":
-        raise StoreError(
-            f"the store evicts keys (maxmemory-policy {policy}), so it would lose requests: "
-            "CONFIG SET maxmemory-policy noeviction, or use another store"
-        )
-    if str(info.get("role", "master")) != "master":
-        raise StoreError("the store is a read-only replica: give the address of its primary")
-    if str(info.get("aof_last_write_status", "ok")) != "ok":
-        raise StoreError("the store cannot write its log (is its disk full?): free space, then try again")
-    if int(info.get("cluster_enabled", 0)):
-        raise StoreError("the store is a cluster node: give a store that runs without cluster mode")
+def policy_of(info: Mapping[str, Any]) -> str:
+    """What the store does at its memory limit."""
+    return str(info.get("maxmemory_policy", "noeviction"))
+
+
+def faults(info: Mapping[str, Any]) -> dict[str, str]:
+    """Why a store with this `read_info` can't hold the queue: what is wrong with it -> the sentence; none when fit."""
+    version, policy = str(info["redis_version"]), policy_of(info)
+    found = {
+        "version": f"the store is Redis {version}: Redis 7.0 or newer, or Valkey, is needed",
+        "eviction": f"the store evicts keys (maxmemory-policy {policy}), so it would lose requests: "
+        "CONFIG SET maxmemory-policy noeviction, or use another store",
+        "role": "the store is a read-only replica: give the address of its primary",
+        "log": "the store cannot write its log (is its disk full?): free space, then try again",
+        "cluster": "the store is a cluster node: give a store that runs without cluster mode",
+    }
+    holds = {
+        "version": tuple(int(x) for x in version.split(".")[:2]) < MIN_VERSION,
+        "eviction": policy != "noeviction",
+        "role": str(info.get("role", "master")) != "master",
+        "log": str(info.get("aof_last_write_status", "ok")) != "ok",
+        "cluster": bool(int(info.get("cluster_enabled", 0))),
+    }
+    return {what: sentence for what, sentence in found.items() if holds[what]}
