@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from tests.support.cli import producer, write_requests
 from tests.support.queues import claim, finish
 from tests.support.store import StoreProcess
+from tests.support.wait import wait_until
 
 from gristmill.contract.failure import FailureClass
 from gristmill.queue import LeaseQueue
@@ -46,3 +47,27 @@ async def test_a_spent_budget_is_told_and_a_resume_gives_a_new_one(tmp_path: Pat
         )
         assert producer("resume", job, "--redis", url).returncode == 0
         assert json.loads(producer("status", job, "--json", "--redis", url).stdout)["state"] == "running"
+
+
+async def test_stragglers_are_listed_and_given_up(tmp_path: Path, redis: Redis, url: str):
+    """Look first, then the same command with --give-up; without an age nothing is given up."""
+    job = submit(tmp_path, url, 5)
+    queue = await LeaseQueue.attach(redis, job)
+    claimed = (await claim(queue, "w.0", 3)).claimed
+    await finish(queue, "w.0", claimed[:1])
+
+    async def old() -> bool:
+        return (await queue.snapshot()).now_ms > claimed[0].claim + 200
+
+    await wait_until(old, description="they are old enough")
+    table = producer("stragglers", job, "--redis", url).stdout.splitlines()
+    assert [line.split()[0] for line in table] == ["INDEX", "1", "2"]
+    assert table[1].endswith("in flight, worker w.0  c1")
+    listed = json.loads(producer("stragglers", job, "--json", "--redis", url, "--older-than", "0.1s").stdout)
+    assert [(row["index"], row["custom_id"], row["worker"]) for row in listed] == [(1, "c1", "w.0"), (2, "c2", "w.0")]
+    assert json.loads(producer("stragglers", job, "--json", "--redis", url, "--older-than", "1h").stdout) == []
+    assert producer("stragglers", job, "--redis", url, "--give-up").returncode == 2
+    done = producer("stragglers", job, "--redis", url, "--give-up", "--older-than", "0.1s")
+    assert (done.returncode, f"2 requests of job {job} are given up; it is running" in done.stderr) == (0, True)
+    assert json.loads(producer("status", job, "--json", "--redis", url).stdout)["by_class"] == {"cancelled": 2}
+    assert json.loads(producer("stragglers", job, "--json", "--redis", url).stdout) == []

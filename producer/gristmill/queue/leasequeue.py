@@ -22,7 +22,7 @@ from redis.asyncio import Redis
 from gristmill.contract.keys import JobKeys
 from gristmill.contract.lifecycle import PauseReason
 from gristmill.contract.manifest import Manifest
-from gristmill.queue import collecting, controlling, creating, feeding, feedstats, retrying, working
+from gristmill.queue import collecting, controlling, creating, feeding, feedstats, retrying, stragglers, working
 from gristmill.queue.feedstats import FeedStats
 from gristmill.queue.handle import Handle
 from gristmill.queue.replies import (
@@ -42,6 +42,7 @@ from gristmill.queue.replies import (
     Run,
     SealReply,
 )
+from gristmill.queue.stragglers import Straggler
 
 
 class LeaseQueue:
@@ -252,6 +253,18 @@ class LeaseQueue:
     async def expire(self) -> ControlReply:
         """See `controlling.expire`."""
         return await controlling.expire(self._handle)
+
+    async def stragglers(self, *, started_before_ms: int | None = None, most: int | None = None) -> list[Straggler]:
+        """See `stragglers.find`."""
+        return await stragglers.find(self._handle, started_before_ms=started_before_ms, most=most)
+
+    async def custom_ids(self, indices: Sequence[int]) -> dict[int, str | None]:
+        """The callers' ids of requests that have no result yet."""
+        return {i: frame.custom_id for i, (_, frame) in (await stragglers.requests(self._handle, indices)).items()}
+
+    async def give_up(self, some: Sequence[Straggler], why: str) -> CommitReply:
+        """See `stragglers.give_up`."""
+        return await stragglers.give_up(self._handle, some, why)
 
     async def remove(self) -> None:
         """See `controlling.remove`."""
