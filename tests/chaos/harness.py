@@ -14,16 +14,17 @@ import re
 import shutil
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.job import JOB_LINE, Job
 from tests.chaos.report import Report
-from tests.support.chaos_input import Findings, Sheet, examine
+from tests.support.chaos_input import Fate, Sheet
 from tests.support.chaos_killer import Killer, Mischief
-from tests.support.chaos_people import AGAIN_S, Command, StuckError, producer
+from tests.support.chaos_people import Command, StuckError, producer
 from tests.support.chaos_world import Profile, World
 from tests.support.cli import environment
-from tests.support.invariants import check_invariants
 
 from gristmill.queue import LeaseQueue
 from gristmill.queue.errors import JobNotFoundError
@@ -41,126 +42,8 @@ PROFILES = {
     ),
 }  # fmt: skip
 STUCK_S = 120.0
-JUST_FED_S = 3.0
-JOB_LINE = r"^job (\S+)$"
-
-
-class Job:
-    """One input on its way through the product, with the commands that bring it there."""
-
-    def __init__(self, world: World, sheet: Sheet) -> None:
-        self._world = world
-        self.sheet = sheet
-        self.folder = world.folder / sheet.name
-        self.folder.mkdir()
-        self.input = self.folder / "in.jsonl"
-        self.out = self.folder
-        self.job = ""
-        self.fed_at_s = float("-inf")
-        self.done = False
-        self.findings = Findings()
-        marks = ("--payload-mark", "1M", "--results-mark", "2M")  # small, so that feeders and workers have to wait
-        self.submit = self._command("submit", self.input, "-m", "standin", "--max-attempts", 12, *marks)
-        self.results: Command | None = None
-        self.others: list[Command] = []
-
-    def _command(self, verb: str, *words: object, good: tuple[int, ...] = (0,), **more: Any) -> Command:
-        env = environment(GRISTMILL_REDIS_URL=self._world.url_of(-1))
-        return Command(producer(verb, *words), env, self.folder / f"{verb}.log", frozenset(good), **more)
-
-    @property
-    def commands(self) -> list[Command]:
-        return [c for c in dict.fromkeys((self.submit, self.results, *self.others)) if c is not None]
-
-    async def run(self) -> None:
-        """From the input to the proof; then the job is gone from the store, and its files from the disk if all is well.
-
-        Raises:
-            StuckError: a command never came to a good end.
-        """
-        await asyncio.to_thread(self.sheet.write, self.input)
-        collecting = asyncio.create_task(self._collect())  # the hopper is small: without it, the feeder waits for ever
-        try:
-            self.job = (await self.submit.run()).strip()
-            self.fed_at_s = asyncio.get_running_loop().time()
-            await collecting
-        finally:
-            collecting.cancel()
-            await asyncio.gather(collecting, return_exceptions=True)
-        self.findings = await asyncio.to_thread(examine, self.sheet, self.out)
-        await self._inspect()
-        await self._remove()
-        self.done = True
-        if self.findings.clean:
-            shutil.rmtree(self.folder)
-
-    async def _collect(self) -> None:
-        """Collect what submit names, sooner or later, until it has ended; whatever the store forgets meanwhile.
-
-        A power cut may take a job that was just made: submit then makes another. It may take the end of a job that was
-        not yet durable: the job is then fed, run and collected once more, over the lines that are there.
-        """
-        await asyncio.sleep(self._world.chance.choice((0.0, 1.0, 5.0)))
-        while True:
-            job, fed = self.submit.said(JOB_LINE), self.submit.code is not None
-            if job is None:
-                await asyncio.sleep(AGAIN_S)
-                continue
-            self.out = self.folder / f"{job}.jsonl"
-            self.results = self._collector(job)
-            ended = await self._follow(self.results, job)
-            if ended and fed:
-                return
-
-    async def _follow(self, results: Command, job: str) -> bool:
-        """Run a collection until it ends, or submit names another job; whether it ended."""
-        running = asyncio.create_task(results.run())
-        try:
-            while not running.done() and self.submit.said(JOB_LINE) == job:
-                await asyncio.wait({running}, timeout=AGAIN_S)
-        finally:
-            await results.stop()
-            await asyncio.wait({running})
-        self.others.append(results)
-        running.result()
-        return results.code is not None
-
-    def _collector(self, job: str) -> Command:
-        # 1: some requests have failed, as was planted; or the command broke down, and has left its work folder
-        work = self.out.with_name(self.out.name + ".gm")
-        return self._command("results", job, "-o", self.out, good=(0, 1), over=lambda: not work.exists())
-
-    async def _inspect(self) -> None:
-        """What the store holds of a job that is done."""
-        try:
-            queue = await LeaseQueue.attach(self._world.direct, self.job)
-            seen = await check_invariants(self._world.direct, queue, lost_suffix=self._world.cut_at_s > 0)
-        except OUTAGES:
-            return  # it is down just now: it is inspected when it comes back
-        except JobNotFoundError:
-            self._world.violations.append(f"job {self.job} is gone before it was removed")
-            return
-        except AssertionError as error:
-            self._world.violations.append(f"job {self.job} when done: {error}")
-            return
-        if seen.state not in ("complete", "running"):  # running again: the store lost its end
-            self._world.violations.append(f"job {self.job} is {seen.state} when done")
-
-    async def _remove(self) -> None:
-        """`rm`; a job that the store has thrown back behind its end is collected again first, as rm asks."""
-        while True:
-            remove = self._command("rm", self.job, good=(0, 2))
-            self.others.append(remove)
-            await remove.run()
-            if remove.code == 0 or "there is no job" in remove.last_words():
-                return
-            if not re.search(r"that nobody has collected|is running", remove.last_words()):
-                await asyncio.sleep(0.5)
-                continue
-            again = self._collector(self.job)
-            self.others.append(again)
-            await again.run()
-            self.findings = await asyncio.to_thread(examine, self.sheet, self.out)
+FATES: dict[int, Fate] = {1: "pause", 4: "cancel"}
+"""Of seven jobs, one is paused and resumed, and one is cancelled."""
 
 
 class Run:
@@ -177,13 +60,12 @@ class Run:
 
     def _sheet(self, number: int, rows: int) -> Sheet:
         poison = rows // 2 + 1 if self._world.profile.poison and number == 0 else -1
-        return Sheet(f"s{self._seed}-{number}", rows, poison)
+        fate = FATES.get(number % 7, "") if poison < 0 else ""
+        return Sheet(f"s{self._seed}-{number}", rows, poison, fate)
 
     async def run(self) -> Report:
         world, began_s = self._world, time.monotonic()
-        killer = Killer(
-            world, sum(s.rows for s in self._sheets), self._progress, self._feeders, self._collectors, self._just_fed
-        )
+        killer = Killer(world, sum(s.rows for s in self._sheets), self._progress, self._feeders, self._collectors)
         tasks = [asyncio.create_task(make) for make in (killer.run(), self._watch(), self._know_what_is_synced())]
         if world.profile.network:
             tasks.append(asyncio.create_task(Mischief(world).run()))
@@ -222,20 +104,11 @@ class Run:
         """Collections, and removals of what was collected."""
         return [command for job in self._jobs if not job.done for command in job.commands if command is not job.submit]
 
-    def _just_fed(self) -> bool:
-        """Whether a submit may have been told that its job is durable, later than the watermark knows."""
-        now_s = asyncio.get_running_loop().time()
-        return any(
-            now_s - job.fed_at_s < JUST_FED_S or (job.submit.code is None and job.submit.pid is None)
-            for job in self._jobs
-            if not job.done
-        )
-
     # -- what goes on beside --------------------------------------------------------------------------------------
 
     async def _know_what_is_synced(self) -> None:
         while True:
-            await self._world.watermark.look(self._world.direct)
+            await self._world.watermark.look(self._world.direct, self._world.promises)
             await asyncio.sleep(0.1)
 
     async def _watch(self) -> None:
@@ -257,16 +130,8 @@ class Run:
     async def _count(self) -> None:
         for job in self._jobs:
             name = job.sheet.name
-            if job.done:
-                self._done[name] = job.sheet.rows
-                continue
-            known = job.job or job.submit.said(JOB_LINE)
-            if known:
-                try:
-                    done = await self._world.direct.hget(f"gm:{{{known}}}:m", "done")
-                except OUTAGES:
-                    return
-                self._done[name] = max(self._done.get(name, 0), int(done or 0))
+            done = job.sheet.rows if job.done else await job.done_rows()
+            self._done[name] = max(self._done.get(name, 0), done)
 
     async def _standing(self) -> str:
         """How the jobs that are not done stand."""
@@ -304,7 +169,7 @@ class Run:
     def _report(self, wall_s: float) -> Report:
         world = self._world
         done = [job for job in self._jobs if job.done]
-        report = Report(jobs=len(done), requests=sum(job.sheet.rows for job in done), wall_s=round(wall_s, 1))
+        report = Report(jobs=len(done), requests=sum(job.findings.rows for job in done), wall_s=round(wall_s, 1))
         for job in self._jobs:
             report.take(job.findings, job.sheet.name)
             if not job.done:
@@ -329,14 +194,14 @@ class Run:
             stats = endpoint.stats
             planted = sum(count for kind, count in stats["faulted"].items() if kind != "400")
             report.executions += stats["requests"] - planted
-        never_sent = sum(job.sheet.kind(row) in ("bad", "poison") for job in done for row in range(job.sheet.rows))
+        never_sent = sum(job.findings.never_sent for job in done)
         report.extra = report.executions - (report.requests - never_sent)
         report.allowed = world.allowance.total()
         report.kills = dict(sorted(world.kills.items()))
-        report.hurt = {
-            name: sum(p.hurt[name] for p in (*world.store_proxies, *world.endpoint_proxies))
-            for name in sorted({n for p in (*world.store_proxies, *world.endpoint_proxies) for n in p.hurt})
-        }
+        hurt = Counter(world.deeds)
+        for proxy in (*world.store_proxies, *world.endpoint_proxies):
+            hurt.update(proxy.hurt)
+        report.hurt = dict(sorted(hurt.items()))
         if report.extra > report.allowed and all(job.done for job in self._jobs):
             report.violations.append(f"{report.extra} executions too many, of {report.allowed}: {world.allowance}")
 

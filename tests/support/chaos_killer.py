@@ -29,7 +29,6 @@ class Killer:
         total: requests of the whole run.
         progress: how many are done.
         feeders, collectors: the commands that run now.
-        just_fed: whether a `submit` has just said that its input is durable.
     """
 
     def __init__(
@@ -39,7 +38,6 @@ class Killer:
         progress: Callable[[], int],
         feeders: Callable[[], Sequence[Command]],
         collectors: Callable[[], Sequence[Command]],
-        just_fed: Callable[[], bool],
     ) -> None:
         self._world = world
         self._chance = world.chance
@@ -47,7 +45,6 @@ class Killer:
         self._progress = progress
         self._feeders = feeders
         self._collectors = collectors
-        self._just_fed = just_fed
         self._due = {kind: self._moments(rate) for kind, rate in world.profile.kills}
         self._thawing: set[asyncio.Task[None]] = set()
 
@@ -113,7 +110,7 @@ class Killer:
         return victim.kill()
 
     async def _store(self) -> bool:
-        await self._world.kill_store(fed=self._just_fed())
+        await self._world.kill_store()
         return True
 
     async def _feeder(self) -> bool:

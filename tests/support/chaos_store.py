@@ -24,24 +24,29 @@ class Watermark:
     def __init__(self, store: StoreProcess) -> None:
         self._store = store
         self.at: tuple[int, int] = (0, 0)
+        self.promises = 0
 
-    async def look(self, redis: Redis) -> None:
-        """Learn a newer length; takes as long as the store's next sync, a second at most."""
+    async def look(self, redis: Redis, promises: int) -> None:
+        """Learn a newer length; takes as long as the store's next sync, a second at most.
+
+        `promises` counts how often others have been told until now that what they wrote is synced.
+        """
         seen = self._end()
         try:
             local, _ = await redis.execute_command("WAITAOF", 1, 0, 2000)
         except (RedisError, *OUTAGES):
             return
         if local:
-            self.at = max(self.at, seen)
+            self.at, self.promises = max(self.at, seen), promises
 
-    def raise_to_end(self) -> None:
-        """All that has been written so far counts as synced."""
-        self.at = max(self.at, self._end())
+    def cut(self, chance: random.Random, promises: int) -> int:
+        """Cut the log of a dead store at a random place behind what is synced; how many bytes were lost.
 
-    def cut(self, chance: random.Random) -> int:
-        """Cut the log of a dead store at a random place behind what is synced; how many bytes were lost."""
+        Nothing when somebody was told of a sync that we know nothing of: it may have reached to the end.
+        """
         number, end = self._end()
+        if promises != self.promises:
+            return 0
         floor = self.at[1] if self.at[0] == number else 0
         keep = chance.randint(floor, end)
         os.truncate(self._newest(), keep)

@@ -78,6 +78,7 @@ class World:
         self.endpoint_proxies: list[Proxy] = []
         self.endpoints: list[StandinProcess] = []
         self.kills: Counter[str] = Counter()
+        self.deeds: Counter[str] = Counter()
         self.allowance: Counter[str] = Counter()
         self.violations: list[str] = []
         self.cut_at_s = 0.0
@@ -91,7 +92,7 @@ class World:
         self._stack.callback(self.store.close)
         self.direct: Redis = await self._stack.enter_async_context(connect(self.store.url))
         for _ in range(self.profile.daemons + 1):
-            proxy = await self._stack.enter_async_context(Proxy(to_url(self.store.url)))
+            proxy = await self._stack.enter_async_context(Proxy(to_url(self.store.url), heed=b"WAITAOF"))
             self.store_proxies.append(proxy)
         for number in range(2):
             await self._endpoint(number)
@@ -151,21 +152,20 @@ class World:
 
     # -- the store ------------------------------------------------------------------------------------------------
 
-    async def kill_store(self, *, fed: bool) -> None:
-        """kill -9 the store, take its log's tail where a power cut would, inspect what is left, and let it back.
+    @property
+    def promises(self) -> int:
+        """How often a command has been told that what it wrote is synced."""
+        return sum(proxy.heeded for proxy in self.store_proxies)
 
-        Args:
-            fed: a `submit` has just said that its job is durable, so nothing that stands may be lost.
-        """
+    async def kill_store(self) -> None:
+        """kill -9 the store, take its log's tail where a power cut would, inspect what is left, and let it back."""
         profile, chance = self.profile, self.chance
         at_stake = await self.held()
         self.store.kill()
         for proxy in self.store_proxies:
             proxy.stall()
         if profile.power_cuts and profile.fsync == "everysec" and chance.random() < 0.6:
-            if fed:
-                self.watermark.raise_to_end()
-            lost = self.watermark.cut(chance)
+            lost = self.watermark.cut(chance, self.promises)
             if lost:
                 self.kills["power cut"] += 1
                 self.allowance["power cut"] += lost // COMMIT_BYTES + at_stake

@@ -37,15 +37,19 @@ class Proxy:
 
     Args:
         connect: opens one connection to the server; see `to_url`.
+        heed: answers to pieces that hold this text are counted.
 
     Attributes:
         port: where it listens.
         delay_s: each piece of bytes waits so long.
         hurt: how often each snag has done its harm.
+        heeded: how many answers were about to pass to a client that had sent the text of `heed`.
     """
 
-    def __init__(self, connect: Callable[[], Awaitable[Pipe]]) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[Pipe]], *, heed: bytes = b"") -> None:
         self._connect = connect
+        self.heed = heed
+        self.heeded = 0
         self._gate = asyncio.Event()
         self._gate.set()
         self._stalls = 0
@@ -149,6 +153,7 @@ class _Link:
         self._client_in, self._client_out = client
         self._server_in, self._server_out = server
         self._on_answer: Snag | None = None
+        self._heeds = False
 
     async def run(self) -> None:
         """Pass bytes on until both sides have ended, or either was reset."""
@@ -185,12 +190,16 @@ class _Link:
                 raise ConnectionResetError
             if snag is not None:
                 self._on_answer = snag
+            if self._proxy.heed and self._proxy.heed in piece:
+                self._heeds = True
             await _write(self._server_out, piece)
         _end(self._server_out)
 
     async def _down(self) -> None:
         """From the server to the client."""
         while piece := await self._server_in.read(PIECE_BYTES):
+            self._proxy.heeded += self._heeds
+            self._heeds = False
             await self._proxy.pass_on()
             if self._on_answer == "half_close":
                 _end(self._client_out)  # it may go on sending to us; what the server says is lost
