@@ -325,6 +325,7 @@ def _server_options(folder: Path, path: Path) -> list[str]:
         "aof-load-truncated": "yes",
         "auto-aof-rewrite-percentage": "100",
         "auto-aof-rewrite-min-size": "512mb",  # most jobs end before, and take what they went through with them
+        "rdbcompression": "no",  # pictures do not shrink, and while the log is rewritten the old one grows on
         "maxmemory-policy": "noeviction",
         "hash-max-listpack-entries": "16",  # what a worker holds is looked up by index: a list would be searched
         "latency-tracking": "no",  # else each command inside a script is timed and counted

@@ -57,6 +57,7 @@ def test_store_is_durable_private_and_never_evicts(state: Path):
         assert (config["port"], config["appendonly"], config["appendfsync"]) == ("0", "yes", "everysec")
         assert (config["maxmemory-policy"], config["save"]) == ("noeviction", "")
         assert int(config["auto-aof-rewrite-percentage"]) > 0
+        assert (int(config["auto-aof-rewrite-min-size"]), config["rdbcompression"]) == (512 << 20, "no")
         assert stat.S_IMODE(state.stat().st_mode) == 0o700
         assert stat.S_IMODE((state / "store").stat().st_mode) == 0o700
 
