@@ -14,8 +14,9 @@ import logging
 import os
 import secrets
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,23 +58,35 @@ def main() -> None:
     """The daemon that takes requests from the queue and sends them to model servers."""
 
 
+_SETTINGS = (
+    click.option("--config", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                 help="Settings and endpoints, as TOML; see the documentation."),
+    click.option("--redis", metavar="URL",
+                 help="The store (env GRISTMILL_REDIS_URL); without it, the embedded store of --state-dir."),
+    click.option("-e", "--endpoint", "endpoints", multiple=True, metavar="URL|NAME",
+                 help="A model server, or the name of a configured one; may be repeated."),
+    click.option("--workers", type=click.IntRange(1, 1024),
+                 help="Worker processes; by default one per core, at most 8."),
+    click.option("--concurrency", type=click.IntRange(1, 65_536),
+                 help="Requests in flight per worker; 256 by default."),
+    click.option("--pool", metavar="NAME", help="Work only on jobs of this pool."),
+    click.option("--allow-root", "allowed_roots", multiple=True, metavar="DIR",
+                 help="A folder beneath which pictures may be read by reference; may be repeated."),
+    click.option("--metrics-port", type=click.IntRange(0, 65_535),
+                 help="Serve /metrics and /readyz there; 9464 by default, off with --exit-with-parent."),
+    click.option("--metrics-host", metavar="HOST", help="The address for them; 127.0.0.1 by default."),
+    click.option("--no-metrics", is_flag=True, help="Serve none of them."),
+    click.option("--state-dir", metavar="DIR", help="Where the embedded store lies."),
+)  # fmt: skip
+"""Options of every command that has the daemon's settings; `up` has more."""
+
+
+def _settings(function: Callable[..., None]) -> Callable[..., None]:
+    return reduce(lambda decorated, option: option(decorated), reversed(_SETTINGS), function)
+
+
 @main.command()
-@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Settings and endpoints, as TOML; see the documentation.")  # fmt: skip
-@click.option("--redis", metavar="URL",
-              help="The store (env GRISTMILL_REDIS_URL); without it, the embedded store of --state-dir.")  # fmt: skip
-@click.option("-e", "--endpoint", "endpoints", multiple=True, metavar="URL|NAME",
-              help="A model server, or the name of a configured one; may be repeated.")  # fmt: skip
-@click.option("--workers", type=click.IntRange(1, 1024), help="Worker processes; by default one per core, at most 8.")
-@click.option("--concurrency", type=click.IntRange(1, 65_536), help="Requests in flight per worker; 256 by default.")
-@click.option("--pool", metavar="NAME", help="Work only on jobs of this pool.")
-@click.option("--allow-root", "allowed_roots", multiple=True, metavar="DIR",
-              help="A folder beneath which pictures may be read by reference; may be repeated.")  # fmt: skip
-@click.option("--metrics-port", type=click.IntRange(0, 65_535),
-              help="Serve /metrics and /readyz there; 9464 by default, off with --exit-with-parent.")  # fmt: skip
-@click.option("--metrics-host", metavar="HOST", help="The address for them; 127.0.0.1 by default.")
-@click.option("--no-metrics", is_flag=True, help="Serve none of them.")
-@click.option("--state-dir", metavar="DIR", help="Where the embedded store lies.")
+@_settings
 @click.option("--exit-with-parent", is_flag=True, help="Stop at the end of stdin, as on SIGTERM.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="For people (the default) or for machines.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="The least that is logged.")
@@ -92,6 +105,36 @@ def up(exit_with_parent: bool, **given: Any) -> None:
     except SettingsError as error:
         raise _Refusal(str(error)) from error
     sys.exit(_run(config, exit_with_parent=exit_with_parent))
+
+
+@main.command()
+@_settings
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+def doctor(as_json: bool, **given: Any) -> None:
+    """Check everything that `up` with the same options needs, and say how to mend what is wrong.
+
+    Store (reachable, version, eviction, log, memory, latency, clock), endpoints (reachable, key, models, metrics), open
+    files, disk, folders, key files, libraries, the port of the metrics. Nothing is changed but one key of the store,
+    which lives for a second. Each line is ok, warn (it works, but is unsafe, slow or about to run out) or fail (the
+    daemon does not start or can't work).
+
+    Exit codes: 0 all is well; 1 something is to be warned of; 2 something fails, or a wrong option.
+    """
+    import json
+
+    from gristmilld.doctor import finding
+    from gristmilld.doctor.examination import examine
+    from gristmilld.settings import Flags
+
+    found = examine(Flags(**given), os.environ)
+    if as_json:
+        click.echo(json.dumps(finding.to_json(found)))
+    else:
+        colours = {finding.Level.WARN: "yellow", finding.Level.FAIL: "red"}
+        for level, line in finding.lines(found):
+            click.secho(line, fg=colours.get(level))
+        click.echo(finding.conclusion(found))
+    sys.exit(finding.worst(found))
 
 
 class _Refusal(click.ClickException):
