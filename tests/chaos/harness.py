@@ -32,11 +32,11 @@ from gristmill.queue.registry import list_jobs
 from gristmill.queue.store import OUTAGES
 
 PROFILES = {
-    "full": Profile(),
+    "full": Profile(moody=0.02),
     "always": Profile(fsync="always", power_cuts=False),
     "poison": Profile(rows=5_000, poison=True, kills=(("store", 40), ("feeder", 40), ("collector", 40))),
     "short": Profile(
-        rows=4_000, at_once=2,
+        rows=4_000, at_once=2, moody=0.02,
         kills=(("worker", 75), ("store", 25), ("feeder", 25), ("collector", 25), ("supervisor", 8), ("control", 8),
                ("freeze", 6)),
     ),
@@ -61,7 +61,7 @@ class Run:
     def _sheet(self, number: int, rows: int) -> Sheet:
         poison = rows // 2 + 1 if self._world.profile.poison and number == 0 else -1
         fate = FATES.get(number % 7, "") if poison < 0 else ""
-        return Sheet(f"s{self._seed}-{number}", rows, poison, fate)
+        return Sheet(f"s{self._seed}-{number}", rows, poison, fate, self._world.profile.moody > 0)
 
     async def run(self) -> Report:
         world, began_s = self._world, time.monotonic()

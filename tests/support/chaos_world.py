@@ -40,7 +40,7 @@ COMMIT_BYTES = 250
 
 @dataclass(frozen=True)
 class Profile:
-    """What is run, and how it is hurt: `kills` of each kind for 100,000 requests."""
+    """What is run, and how it is hurt: `kills` of each kind for 100,000 requests; `moody`: share refused."""
 
     fsync: str = "everysec"
     power_cuts: bool = True
@@ -51,6 +51,7 @@ class Profile:
     concurrency: int = 48
     latency: str = "lognormal:0.015:0.8"
     poison: bool = False
+    moody: float = 0.0
     network: bool = True
     kills: tuple[tuple[str, int], ...] = (
         ("worker", 55), ("store", 11), ("feeder", 11), ("collector", 11), ("supervisor", 4), ("control", 4),
@@ -116,6 +117,7 @@ class World:
             {"kind": "status", "status": 500, "rate": 0.003},
             {"kind": "status", "status": 503, "rate": 0.001},
             {"kind": "reset", "rate": 0.002},
+            {"kind": "status", "status": 400, "rate": self.profile.moody, "times": None if self.profile.moody else 0},
         ]
         one.control(faults=faults)
         self.endpoints.append(one)
