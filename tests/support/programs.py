@@ -79,9 +79,9 @@ class Program:
             return next((line for line in self._said if words in line), None)
 
         with self._news:
-            heard = self._news.wait_for(lambda: found() or not self._listener.is_alive(), timeout_s)
+            self._news.wait_for(lambda: found() or not self._listener.is_alive(), timeout_s)
         line = found()
-        assert heard and line is not None, f"it did not say {words!r}:\n{self.said}"
+        assert line is not None, f"it did not say {words!r}:\n{self.said}"
         return line
 
     def signal(self, number: signal.Signals) -> None:

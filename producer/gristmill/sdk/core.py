@@ -24,7 +24,7 @@ from gristmill.intake.errors import InputError
 from gristmill.intake.options import EncodeOptions
 from gristmill.intake.source import identify
 from gristmill.preflight import Unusable, Usable, Verdict, preflight, wait_for_endpoint
-from gristmill.queue.errors import QueueError
+from gristmill.queue.errors import JobNotFoundError, QueueError
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.registry import list_jobs
 from gristmill.queue.store import OUTAGES, check_store, connect
@@ -245,9 +245,19 @@ class Core:
 
     async def _mind_daemon(self, daemon: Daemon) -> None:
         try:
-            await daemon.mind()
+            await daemon.mind(self._take_back)
         except (DaemonError, OSError) as error:
             self._trouble = error if isinstance(error, DaemonError) else DaemonError(str(error))
+
+    async def _take_back(self) -> None:
+        """Give out anew at once what a dead daemon's workers held, instead of when their leases end.
+
+        They died with it. Should one still breathe, its leases are fenced like those of any lost worker.
+        """
+        for job in list(self._jobs.values()):
+            with contextlib.suppress(JobNotFoundError, *OUTAGES):  # then the leases' end does it
+                for token in await job.queue.tokens():
+                    await job.queue.reap(token, force=True, crashed=False)
 
     async def _mind_store(self) -> None:
         """Start the embedded store again when its server was killed; its log has all but the latest second."""

@@ -4,8 +4,8 @@ It leads a process group of its own, so that Ctrl-C in a terminal reaches the ca
 does, however that ends: its stdin is a pipe that closes with the caller. Then, or when it is stopped, nobody waits for
 what is in flight any more, so it drains for a moment only. Store URL and key travel by environment, never in argv.
 
-A daemon that dies is started again; its workers' requests are found by their leases. It is given up when it dies again
-and again without having worked for a while, or refuses its settings.
+A daemon that dies is started again. It is given up when it dies again and again without having worked for a while, or
+refuses its settings.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -125,8 +126,8 @@ class Daemon:
             environment["OPENAI_API_KEY"] = self._options.key
         return environment
 
-    async def mind(self) -> None:
-        """Start it again whenever it dies.
+    async def mind(self, died: Callable[[], Awaitable[None]]) -> None:
+        """Start it again whenever it dies; `died` is called before, when its workers have ended, too.
 
         Raises:
             DaemonError: it is given up; the message has the end of its log.
@@ -142,6 +143,7 @@ class Daemon:
                 how = f"signal {-code}" if code < 0 else f"exit code {code}"
                 raise DaemonError(f"the daemon ended ({how}){self._log_tail()}")
             self._close_pipe()
+            await died()
             self.start()
 
     def stop(self) -> None:
