@@ -43,7 +43,7 @@ async def test_the_pattern_finds_all_keys_of_the_job_and_of_no_other(redis: Redi
 
 def test_global_keys_never_look_like_a_jobs():
     """The hash tag keeps the two apart."""
-    for key in (keys.JOBS, keys.RUNNABLE, keys.DAEMONS, keys.daemon("d"), keys.board("p")):
+    for key in (keys.JOBS, keys.RUNNABLE, keys.DAEMONS, keys.DUE, keys.daemon("d"), keys.board("p")):
         assert key.startswith("gm:")
         assert "{" not in key
 

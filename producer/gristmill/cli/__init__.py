@@ -22,6 +22,7 @@ VERBS = {
     "pause": "Hold a job back; what is in flight is finished.",
     "resume": "Let a paused job go on.",
     "cancel": "End a job; finished work is kept.",
+    "retry": "Send the failed requests of a job again.",
     "rm": "Remove a job and everything it holds from the store.",
 }
 """Verb -> its line in ``producer --help``; the module of each is named like the verb."""

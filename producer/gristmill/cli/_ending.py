@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from gristmill.cli._errors import ExitCode
+from gristmill.cli._failed import Origin, keep_failed
 from gristmill.cli._jobview import paused, summarise
 from gristmill.cli._output import Output
 from gristmill.cli._talk import Talk, say
@@ -65,10 +66,14 @@ async def conclude(
     *,
     private: bool,
     as_json: bool,
+    origin: Origin | None = None,
+    quiet: bool = False,
 ) -> int:
     """Bring OUT to its best state, prove it, tell how it went and what to do, and return the exit code.
 
-    A job that has ended leaves nothing behind but OUT: no work folder, and a `private` one nothing in the store either.
+    A job that has ended leaves nothing behind but OUT and, where `origin` is known, its failed requests: no work
+    folder, and a `private` one nothing in the store either. `quiet` leaves it to the caller to tell the summary of such
+    a job.
 
     Raises:
         ProofError: the counts differ; everything is kept.
@@ -86,18 +91,24 @@ async def conclude(
         except DiskError as error:
             outcome = Outcome(End.DISK, str(error))
     talk.pause()
-    if outcome.end == End.FINISHED and snapshot.state in TERMINAL:
+    ended = outcome.end == End.FINISHED and snapshot.state in TERMINAL
+    if ended:
+        if work.out is not None and origin is not None and not work.holds_more:
+            await asyncio.to_thread(keep_failed, work.out, origin)
         if private:
             await queue.remove()
         if not work.remove():
             say(f"{work.folder} keeps finished results that OUT has not; the same command goes on from them")
-    tell(summary, as_json=as_json)
-    return _explain(outcome, snapshot, summary, private=private)
+    if not (quiet and ended):
+        tell(summary, as_json=as_json)
+    return explain(outcome, snapshot, summary, private=private)
 
 
 def _finish(outcome: Outcome, snapshot: JobSnapshot, work: Work, output: Output, talk: Talk) -> Summary:
     """Complete and prove OUT; blocks on the disk."""
-    assembled = output.finish(fed=outcome.fed and snapshot.closed)  # a job that ended early ends its feeder, too
+    # a job that ended early ends its feeder, too; one that goes on later still owes the old OUT's failed lines a result
+    fed = outcome.fed and snapshot.closed and snapshot.state in TERMINAL
+    assembled = output.finish(fed=fed)
     if assembled.unused:
         talk.say(
             f"{assembled.unused:,} finished lines are asked for by no line of INPUT any more: see {work.unused_path}"
@@ -115,7 +126,7 @@ async def _last_look(queue: LeaseQueue, watcher: Watcher) -> JobSnapshot:
         return watcher.snapshot
 
 
-def _explain(outcome: Outcome, snapshot: JobSnapshot, summary: Summary, *, private: bool) -> int:
+def explain(outcome: Outcome, snapshot: JobSnapshot, summary: Summary, *, private: bool) -> int:
     """Say why the work ended and what to do now; the exit code."""
     again = f"the same command goes on from here:\n  {same_command()}"
     match outcome.end:

@@ -7,22 +7,26 @@ import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from gristmill.cli._ending import conclude
-from gristmill.cli._errors import BadUsageError
+from gristmill.cli._failed import origin_of
 from gristmill.cli._feeding import FeederKeeper
 from gristmill.cli._interrupt import interrupts
 from gristmill.cli._jobs import DaemonCount
 from gristmill.cli._making import new_job_id
-from gristmill.cli._neighbours import holder, is_dead_neighbour
 from gristmill.cli._output import Output, spare_input
+from gristmill.cli._overlaying import overlay_retries
+from gristmill.cli._retries import children
 from gristmill.cli._session import Store
 from gristmill.cli._talk import Talk, say
 from gristmill.cli._watching import Scale, Watcher, needs_somebody
-from gristmill.cli._working import Crew
-from gristmill.outlet.adopt import adopt
+from gristmill.cli._working import Crew, End
+from gristmill.contract.lifecycle import TERMINAL
+from gristmill.neighbours import holder, is_dead_neighbour
 from gristmill.outlet.collector import Until
 from gristmill.outlet.peek import peek
+from gristmill.outlet.settle import settle_in
 from gristmill.outlet.workdir import Work
 from gristmill.queue.leasequeue import LeaseQueue
 
@@ -50,23 +54,48 @@ async def collect_into(
     make_feeder: Callable[[Callable[[str], None]], FeederKeeper] | None = None,
     scale: Scale = Scale(),
 ) -> int:
-    """Collect the job into `out` until it has ended (with `partial`: what is there now); the exit code.
+    """Collect the job into `out` until it has ended (with `partial`: what is there now), then lay the answers of its
+    retries over it; the exit code.
 
     Raises:
         OutletError: OUT is somebody else's, or another collector has the job.
     """
+    retries = await children(store, queue.job)
+    until = Until.DRAINED if partial else Until.FINISHED
+    options = _Options(until, take, overwrite, as_json, quiet=bool(retries))
+    code, ended = await _collect(out, queue, store, options, make_feeder, scale)
+    if retries and ended:
+        return await overlay_retries(Path(out), queue, retries, store, partial=partial, as_json=as_json)
+    return code
+
+
+class _Options(NamedTuple):
+    """How a job is collected; `quiet` leaves the summary of one that has ended to the caller."""
+
+    until: Until
+    take: bool
+    overwrite: bool
+    as_json: bool
+    quiet: bool
+
+
+async def _collect(
+    out: str,
+    queue: LeaseQueue,
+    store: Store,
+    options: _Options,
+    make_feeder: Callable[[Callable[[str], None]], FeederKeeper] | None,
+    scale: Scale,
+) -> tuple[int, bool]:
+    """Collect the job itself; the exit code, and whether the job has ended and all of it is in OUT."""
     manifest = await queue.manifest()
+    origin = None if options.quiet else await asyncio.to_thread(origin_of, manifest)
     if manifest.source is not None:
         spare_input(out, manifest.source.path)
-    with Work.open(Path(out), overwrite=overwrite) as work:
-        try:
-            await asyncio.to_thread(_settle_in, work, queue, store)
-        except BadUsageError:
-            work.close()
-            raise
+    with Work.open(Path(out), overwrite=options.overwrite) as work:
+        await asyncio.to_thread(settle_in, work, queue.job, epoch=queue.epoch, store=store.identity)
         output = Output(work)
         collector = (await queue.snapshot()).collector
-        take = take or (collector is not None and is_dead_neighbour(collector.holder))
         with contextlib.closing(output), Talk(manifest.name) as talk:
             daemons = DaemonCount(store, manifest.pool)
             watcher = Watcher(queue, store, talk, scale=scale, ends_paused=needs_somebody, trouble=daemons.trouble)
@@ -75,32 +104,25 @@ async def collect_into(
                 work,
                 watcher,
                 token=f"results-{new_job_id()}",
-                holder=holder("results"),
+                holder=holder("producer results"),
                 feeder=make_feeder(talk.say) if make_feeder else None,
                 grow=output.grow,
-                take=take,
-                until=Until.DRAINED if partial else Until.FINISHED,
+                take=options.take or (collector is not None and is_dead_neighbour(collector.holder)),
+                until=options.until,
                 private=False,
             )
             with interrupts(crew.kill, talk) as asked:
                 outcome = await crew.run(asked)
-                return await conclude(outcome, queue, work, output, talk, watcher, private=False, as_json=as_json)
-
-
-def _settle_in(work: Work, queue: LeaseQueue, store: Store) -> None:
-    """Open the generation of this job in the work folder, or begin one.
-
-    Raises:
-        BadUsageError: the folder belongs to another job whose lines would be lost.
-    """
-    previous = work.previous
-    if previous is not None and not work.overwrite:
-        if (previous.job, previous.epoch) != (queue.job, queue.epoch):
-            raise BadUsageError(
-                f"{work.folder} has unfinished work of job {previous.job}: finish that first, name another file, "
-                "or say --overwrite"
-            )
-        work.resume()
-    else:
-        work.begin(queue.job, epoch=queue.epoch, store=store.identity)
-    adopt(work)  # also after a resume: an earlier command may have been killed in the middle of it
+                code = await conclude(
+                    outcome,
+                    queue,
+                    work,
+                    output,
+                    talk,
+                    watcher,
+                    private=False,
+                    as_json=options.as_json,
+                    origin=origin,
+                    quiet=options.quiet,
+                )
+    return code, outcome.end == End.FINISHED and (await queue.snapshot()).state in TERMINAL

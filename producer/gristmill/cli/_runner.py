@@ -27,6 +27,7 @@ from gristmill.cli import _children, _making
 from gristmill.cli._daemon import DaemonKeeper
 from gristmill.cli._ending import conclude
 from gristmill.cli._errors import NeedsPersonError
+from gristmill.cli._failed import Origin
 from gristmill.cli._feeding import FeederKeeper
 from gristmill.cli._interrupt import interrupts
 from gristmill.cli._options import JobOptions, StoreOptions
@@ -37,7 +38,7 @@ from gristmill.cli._watching import Scale, Watcher, needs_somebody, place_of, pl
 from gristmill.cli._working import Crew
 from gristmill.contract.manifest import Manifest
 from gristmill.intake.feed_main import FeedSpec
-from gristmill.intake.options import EncodeOptions
+from gristmill.intake.options import EncodeOptions, Recipe
 from gristmill.intake.source import identify, input_digest
 from gristmill.outlet.collector import Until, collect
 from gristmill.outlet.finished import FinishedPlan
@@ -113,6 +114,8 @@ class _Run:
             pool=None,
             now_ms=await now_ms(self._store.redis),
         )
+        if finished.ok:  # the setup has worked; what is left may well be bad rows
+            manifest = msgspec.structs.replace(manifest, first_alone=min(1, manifest.first_alone))
         if finished.ok or finished.failed:
             say(f"{finished.ok:,} lines are finished from before; {finished.failed:,} failed ones are sent again")
         for old in self._work.folder.glob("stdin-*.jsonl"):
@@ -185,6 +188,8 @@ class _Run:
         self, queue: LeaseQueue, manifest: Manifest, data: _making.Input, encode: EncodeOptions, *, planned: bool
     ) -> int:
         log = self._work.folder / "daemon.log"
+        recipe = Recipe(options=encode, limit=self._job.limit, sample=self._job.sample)
+        origin = Origin(data.path, recipe)
         output = Output(self._work)
         with contextlib.closing(output), Talk(manifest.name) as talk:
             talk.say(f"job {manifest.job}")
@@ -218,7 +223,15 @@ class _Run:
             with interrupts(crew.kill, talk) as asked:
                 outcome = await crew.run(asked)
                 return await conclude(
-                    outcome, queue, self._work, output, talk, watcher, private=True, as_json=self._options.as_json
+                    outcome,
+                    queue,
+                    self._work,
+                    output,
+                    talk,
+                    watcher,
+                    private=True,
+                    as_json=self._options.as_json,
+                    origin=origin,
                 )
 
     async def _start_daemon(self, job: str, log: Path) -> asyncio.subprocess.Process:

@@ -39,6 +39,10 @@ DAEMONS = "gm:daemons"
 """zset: daemon id -> the ms at which it counts as gone."""
 
 
+DUE = "gm:due"
+"""set: jobs with a wish that the control plane has not fulfilled."""
+
+
 def daemon(daemon_id: str) -> str:
     """Hash: what one live daemon says of itself (host, pid, version, pool, workers, slots); has a TTL."""
     return f"gm:daemon:{daemon_id}"

@@ -84,7 +84,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         deadline_ms: the store's clock after which the job expires; 0 is never.
         request_deadline_ms: a request without an answer so long after its first claim is failed; 0 is never.
         keep_ms: a job that has ended and whose results have all been collected is forgotten so long after.
-        recipe: how lines become bodies (`intake.options.Recipe`), for a feeder other than the command that made the job.
+        recipe: how lines become bodies (`intake.options.Recipe`), for a feeder other than whoever made the job.
         parent: of a retry, the job whose failed requests it sends again.
         wishes: see `Wishes`.
     """

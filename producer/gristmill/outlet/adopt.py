@@ -11,7 +11,7 @@ from pathlib import Path
 from gristmill.outlet.carried import CarriedWriter, carried_path
 from gristmill.outlet.errors import OutRefusedError, disk
 from gristmill.outlet.files import sync_folder
-from gristmill.outlet.lines import NotOurLineError, number_of_id, parse_line
+from gristmill.outlet.lines import RETRY_MARK, NotOurLineError, number_of_id, parse_line
 from gristmill.outlet.rows import BASE, Place
 from gristmill.outlet.workdir import MAX_LINE_BYTES, Work, foreign_line
 
@@ -69,7 +69,7 @@ def _places(out: Path, job: str) -> Iterator[Place]:
                     return  # torn: it is still in the store, or was never finished
                 raise foreign_line(out, number) from None
             ordinal = parsed.gristmill.index
-            if not parsed.id.startswith(f"{job}-") or ordinal <= last:
+            if not parsed.id.startswith((f"{job}-", f"{job}{RETRY_MARK}")) or ordinal <= last:
                 raise OutRefusedError(
                     out,
                     f"{out}, line {number}: from another job than {job}, or out of order, so the file is left "

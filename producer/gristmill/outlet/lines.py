@@ -28,6 +28,8 @@ from gristmill.contract.record import Detail, Record
 
 OK = "ok"
 FAILED = "failed"
+RETRY_MARK = ".r"
+"""A retry's id is its parent's, this, and some chance; so a line of OUT tells that a retry of its job answered it."""
 
 _HEAD = b'{"id":'
 _CUSTOM_ID = b',"custom_id":'
@@ -276,6 +278,17 @@ def renumber(line: bytes, ordinal: int) -> bytes:
     value = json.loads(line)
     value["gristmill"]["index"] = ordinal
     return json.dumps(value).encode() + b"\n"
+
+
+def take_place(line: bytes, old: Tail) -> bytes:
+    """`line`, the answer of a retry, with the index and fingerprint of the line whose place it takes.
+
+    So OUT stays in order, and the same command finds the line finished although the retry changed its body.
+    """
+    parsed = parse_line(line)
+    fresh = b'"fingerprint":"%b"' % parsed.gristmill.fingerprint.encode()
+    head, mark, tail = renumber(line, old.index).rpartition(_TAIL)
+    return head + mark + tail.replace(fresh, b'"fingerprint":"%b"' % old.fingerprint.encode(), 1)
 
 
 def tokens(response: bytes | msgspec.Raw) -> tuple[int, int]:

@@ -50,7 +50,7 @@ def prove(work: Work, snapshot: JobSnapshot, *, in_out: bool = True, rolled_back
     total = total_lines(work, snapshot)
     if in_out and work.out is not None:
         audit = Audit(f"{work.out}", total)
-        lines = _file_lines(work.out)
+        lines = file_lines(work.out)
     else:
         audit = Audit(f"{work.folder}", total)
         lines = _split(ordered_lines(work, gaps=True))
@@ -61,7 +61,20 @@ def prove(work: Work, snapshot: JobSnapshot, *, in_out: bool = True, rolled_back
     _compare_with_store(work, snapshot, rolled_back=rolled_back or repeated)
     if snapshot.state is JobState.COMPLETE:
         audit.require_all()
-    return _summary(audit, snapshot)
+    return summary_of(audit, snapshot)
+
+
+def audit_file(out: Path, total: int) -> Audit:
+    """What `out` holds; blocks on the disk.
+
+    Raises:
+        ProofError: it is no output of an input of `total` lines.
+        DiskError: it cannot be read.
+    """
+    audit = Audit(f"{out}", total)
+    for line in file_lines(out):
+        audit.add(line)
+    return audit
 
 
 def total_lines(work: Work, snapshot: JobSnapshot) -> int:
@@ -167,7 +180,8 @@ def _compare_with_store(work: Work, snapshot: JobSnapshot, *, rolled_back: bool)
         )
 
 
-def _summary(audit: Audit, snapshot: JobSnapshot) -> Summary:
+def summary_of(audit: Audit, snapshot: JobSnapshot) -> Summary:
+    """What `audit` has counted, as the summary of the job."""
     open_lines = audit.total - audit.ok - audit.failed
     ended = snapshot.state in TERMINAL
     in_flight = 0 if ended else min(snapshot.in_flight, open_lines)
@@ -189,7 +203,12 @@ def _summary(audit: Audit, snapshot: JobSnapshot) -> Summary:
     )
 
 
-def _file_lines(path: Path) -> Iterator[bytes]:
+def file_lines(path: Path) -> Iterator[bytes]:
+    """Its lines, each with its newline.
+
+    Raises:
+        DiskError: it cannot be read.
+    """
     with disk(path), path.open("rb", buffering=_READ_BYTES) as file:
         yield from iter(partial(file.readline, MAX_LINE_BYTES), b"")
 

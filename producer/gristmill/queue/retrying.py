@@ -46,7 +46,7 @@ async def chosen(handle: Handle) -> list[int] | None:
 
 
 def ones(bits: bytes) -> Iterator[int]:
-    """The positions of the bits that are set, in order, as the store counts them: the first is the highest of byte 0."""
+    """Positions of the bits that are set, in order, as the store counts them: the first is the highest of byte 0."""
     for at, byte in enumerate(bits):
         if byte:
             for bit in range(8):
