@@ -64,6 +64,17 @@ def test_refusals_in_the_same_words_fail_the_trial() -> None:
     assert "--first-alone 0" in (trial.diagnosis() or "")
 
 
+def test_a_trial_of_one_row_judges_the_setup_but_not_the_row() -> None:
+    """A rerun sends what failed before: its first row may be bad by itself, but a wrong URL is still found."""
+    for outcome in (refused(0, b'{"error":"no"}'), failed(0, Shape.CONTEXT, FailureClass.CONTEXT_LENGTH)):
+        trial = Trial(1)
+        trial.expect(1)
+        assert trial.add(outcome) is Verdict.PASSED
+    trial = Trial(1)
+    trial.expect(1)
+    assert trial.add(failed(0, Shape.WRONG_URL)) is Verdict.FAILED
+
+
 def test_a_few_rows_refused_alike_are_no_wrong_setup() -> None:
     """A job that is smaller than the trial ends with failed rows."""
     trial = Trial(4)

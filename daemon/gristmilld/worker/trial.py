@@ -62,7 +62,7 @@ class Trial:
         if len(seen) != 1:
             return None
         shape, sentence = seen.pop()
-        whole = len(failures) >= self._size
+        whole = len(failures) >= max(self._size, 2)  # one row alone says nothing of the others
         if sentence is None:
             return _refused_alike(failures) if whole else None
         return sentence if whole or shape not in _ROW_SHAPES else None
