@@ -88,6 +88,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
         lease_ttl_s: a worker's claim on its requests lives so long without a renewal.
         drain_s: a stop waits so long for requests in flight before they are put back.
         hang_s: a process whose loop is silent for so long is ended.
+        stalled_after_s: a job of which nothing has finished for so long is reported, with what it waits for.
         allowed_roots: folders beneath which pictures may be read by reference; none by default.
         metrics: False serves none, whatever the port.
         metrics_host: where the metrics are served.
@@ -107,6 +108,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     lease_ttl_s: float = 30.0
     drain_s: float = 30.0
     hang_s: float = 60.0
+    stalled_after_s: float = 120.0
     allowed_roots: list[str] = []
     metrics: bool = True
     metrics_host: str = "127.0.0.1"

@@ -169,6 +169,12 @@ JOB_STATE = _gauge(
     "state",
     "reason",
 )
+JOB_STALLED = _gauge(
+    "job_stalled",
+    "1 for a job of which nothing has finished for long (stalled_after_s), with what it waits for.",
+    "job_id",
+    "reason",
+)
 JOB_AGE_SECONDS = _gauge(
     "job_age_seconds", "Time since an unfinished job was made; its first requests wait since.", "job_id"
 )

@@ -79,6 +79,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     lease_ttl_s: float = 30.0
     drain_s: float = 30.0
     hang_s: float = 60.0
+    stalled_after_s: float = 120.0
     allowed_roots: list[str] = []
     metrics: bool = True
     metrics_host: str = "127.0.0.1"
@@ -139,6 +140,7 @@ def survey(flags: Flags, env: Mapping[str, str]) -> Survey:
         lease_ttl_s=file.lease_ttl_s,
         drain_s=file.drain_s,
         hang_s=file.hang_s,
+        stalled_after_s=file.stalled_after_s,
         allowed_roots=_folders((*file.allowed_roots, *flags.allowed_roots), errors),
         metrics=file.metrics and not flags.no_metrics,
         metrics_host=flags.metrics_host or file.metrics_host,
@@ -304,6 +306,7 @@ def _wrong(config: DaemonConfig) -> Iterator[SettingsError]:
         ("lease_ttl_s", 5, 3600),
         ("drain_s", 0, 86_400),
         ("hang_s", 5, 86_400),
+        ("stalled_after_s", 1, 86_400),
     ):
         value = getattr(config, name)
         if not low <= value <= high:

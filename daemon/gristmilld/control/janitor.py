@@ -27,6 +27,7 @@ from gristmill.queue.replies import JobSnapshot
 from gristmilld.clock import Clock
 from gristmilld.control.reaper import Reaper
 from gristmilld.control.storewatch import StoreWatch
+from gristmilld.control.watchdog import Watchdog
 from gristmilld.logs import fields
 
 log = logging.getLogger(__name__)
@@ -46,9 +47,19 @@ class Janitor:
         watch: knows how long the store has been well.
         lease_ttl_s: nothing is reaped for its age before the store has been well for so long.
         clock: monotonic.
+        watchdog: sees every job of a round; None where nobody wants to know.
     """
 
-    def __init__(self, redis: Redis, reaper: Reaper, watch: StoreWatch, lease_ttl_s: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        reaper: Reaper,
+        watch: StoreWatch,
+        lease_ttl_s: float,
+        clock: Clock,
+        watchdog: Watchdog | None = None,
+    ) -> None:
+        self._watchdog = watchdog
         self._redis = redis
         self._reaper = reaper
         self._watch = watch
@@ -66,6 +77,8 @@ class Janitor:
         await self._reaper.visit_graves()
         jobs = await registry.runnable(self._redis)
         self._cancelling_since_s = {j: s for j, s in self._cancelling_since_s.items() if j in jobs}
+        if self._watchdog is not None:
+            self._watchdog.forget_all_but(jobs)
         for job in jobs:
             try:
                 await self._look_after(await LeaseQueue.attach(self._redis, job))
@@ -86,6 +99,8 @@ class Janitor:
             await registry.unmark_runnable(self._redis, queue.job)
         elif seen.is_late and (await queue.expire()).state is JobState.EXPIRED:
             log.info("the deadline of a job has passed", extra=fields(job=queue.job))
+        elif self._watchdog is not None:
+            await self._watchdog.look(queue, seen)
 
     async def _settle(self, queue: LeaseQueue) -> None:
         since_s = self._cancelling_since_s.setdefault(queue.job, self._clock())

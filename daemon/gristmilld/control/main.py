@@ -33,6 +33,7 @@ from gristmilld.control.janitor import Janitor
 from gristmilld.control.notices import NoticeStream
 from gristmilld.control.reaper import Reaper
 from gristmilld.control.storewatch import TROUBLE, Revive, StoreWatch
+from gristmilld.control.watchdog import Watchdog
 from gristmilld.lifeline import beat_forever, watch_parent
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,9 @@ class _Control:
     async def _serve(self, redis: Redis) -> int:
         watch = StoreWatch(monotonic_s, self._revive)
         reaper = Reaper(redis, monotonic_s)
-        janitor = Janitor(redis, reaper, watch, self._spec.config.lease_ttl_s, monotonic_s)
+        config = self._spec.config
+        watchdog = Watchdog(redis, config.pool, config.stalled_after_s)
+        janitor = Janitor(redis, reaper, watch, config.lease_ttl_s, monotonic_s, watchdog)
         # before the check of the store: notices must be read however long the store takes
         burying = asyncio.create_task(self._bury_all(reaper, watch))
         keeping = asyncio.create_task(self._keep_house(redis, watch, janitor))

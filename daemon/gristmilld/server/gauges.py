@@ -61,6 +61,8 @@ def _of_jobs(view: StoreView) -> Iterator[Value]:
             yield metric, (label, *labels), value
         if label != OTHER_JOBS and job.state not in TERMINAL:  # a sum of ages says nothing
             yield metrics.JOB_AGE_SECONDS, (label,), (job.now_ms - job.created_at_ms) / 1000
+        if job.job in view.stalls:
+            yield metrics.JOB_STALLED, (label, view.stalls[job.job].reason.value), 1
 
 
 def _of_job(job: JobSnapshot, feed: FeedStats | None) -> Iterator[Value]:

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from gristmill.contract.frame import FormatError
-from gristmill.queue import feedstats, registry
+from gristmill.contract.lifecycle import TERMINAL
+from gristmill.queue import board, feedstats, registry
+from gristmill.queue.board import Board
 from gristmill.queue.errors import JobNotFoundError, StoreError
 from gristmill.queue.feedstats import FeedStats
 from gristmill.queue.leasequeue import LeaseQueue
+from gristmill.queue.registry import DaemonInfo
 from gristmill.queue.replies import JobSnapshot
 from gristmill.queue.store import OUTAGES, StoreInfo, check_store
+from gristmill.queue.waiting import Scene, Wait, idle_s, waits_for
 from gristmilld.clock import Clock, monotonic_s
 
 log = logging.getLogger(__name__)
@@ -45,6 +50,7 @@ class StoreView(msgspec.Struct, frozen=True, kw_only=True):
         daemons: ids of the registered ones.
         jobs: the last snapshot of each.
         feeds: what feeders say of their work, by job.
+        stalls: what jobs wait for of which nothing has finished for long, by job.
     """
 
     up: bool
@@ -54,6 +60,7 @@ class StoreView(msgspec.Struct, frozen=True, kw_only=True):
     daemons: list[str] = []
     jobs: list[JobSnapshot] = []
     feeds: dict[str, FeedStats] = {}
+    stalls: dict[str, Wait] = {}
 
 
 class _Known(msgspec.Struct):
@@ -70,9 +77,11 @@ class StoreLook:
     Args:
         redis: used by nothing else, with short time-outs.
         clock: monotonic.
+        stalled_after_s: a job is stalled when nothing of it has finished for so long.
     """
 
-    def __init__(self, redis: Redis, clock: Clock = monotonic_s) -> None:
+    def __init__(self, redis: Redis, clock: Clock = monotonic_s, *, stalled_after_s: float = 120.0) -> None:
+        self._stalled_after_s = stalled_after_s
         self._redis = redis
         self._clock = clock
         self._known: dict[str, _Known] = {}
@@ -105,7 +114,7 @@ class StoreLook:
     async def _look(self, begun_s: float) -> StoreView:
         info, unfit = await self._fitness()
         await self._redis.ping()  # tells a store that is unfit from one that is away
-        daemons = [info.daemon_id for info in await registry.live_daemons(self._redis)]
+        daemons = await registry.live_daemons(self._redis)
         jobs = await self._jobs(begun_s)
         feeds = await feedstats.read(self._redis, [job.job for job in jobs if job.feeder is not None])
         return StoreView(
@@ -113,10 +122,34 @@ class StoreLook:
             trouble=unfit,
             info=info,
             look_s=self._clock() - begun_s,
-            daemons=daemons,
+            daemons=[info.daemon_id for info in daemons],
             jobs=jobs,
             feeds=feeds,
+            stalls=await self._stalls(jobs, daemons, feeds, unfit),
         )
+
+    async def _stalls(
+        self, jobs: Sequence[JobSnapshot], daemons: Sequence[DaemonInfo], feeds: Mapping[str, FeedStats], unfit: str
+    ) -> dict[str, Wait]:
+        """What stalled jobs wait for; a board is read once for each pool that has any."""
+        stalls: dict[str, Wait] = {}
+        boards: dict[str, Board] = {}
+        for job in jobs:
+            if job.state in TERMINAL or idle_s(job) < self._stalled_after_s:
+                continue
+            if job.pool not in boards:
+                boards[job.pool] = await board.read(self._redis, job.pool)
+            scene = Scene(
+                job=job,
+                board=boards[job.pool],
+                daemons=[info for info in daemons if info.pool == job.pool],
+                feed=feeds.get(job.job),
+                store=unfit,
+            )
+            wait = waits_for(scene)
+            if wait is not None:
+                stalls[job.job] = wait
+        return stalls
 
     async def _fitness(self) -> tuple[StoreInfo | None, str]:
         try:

@@ -55,7 +55,7 @@ async def _serve(spec: ServerSpec) -> int:
         connect_timeout_s=_STORE_TIMEOUT_S,
         max_connections=2,
     )
-    look = StoreLook(redis)
+    look = StoreLook(redis, stalled_after_s=spec.config.stalled_after_s)
     runner = web.AppRunner(Pages(folder, look, spec.daemon_id).app(), access_log=None, shutdown_timeout=_SHUTDOWN_S)
     try:
         await runner.setup()

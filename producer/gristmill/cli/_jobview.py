@@ -15,6 +15,7 @@ from gristmill.contract.lifecycle import TERMINAL, JobState, PauseReason
 from gristmill.contract.manifest import Manifest
 from gristmill.outlet.summary import Summary, Tokens
 from gristmill.queue.replies import JobSnapshot
+from gristmill.queue.waiting import Wait, idle_s
 
 
 def summarise(snapshot: JobSnapshot) -> Summary:
@@ -134,8 +135,8 @@ class _Place(msgspec.Struct):
     line: int = 0
 
 
-def human(snapshot: JobSnapshot, manifest: Manifest, daemons: int) -> list[str]:
-    """The lines of `producer status`."""
+def human(snapshot: JobSnapshot, manifest: Manifest, daemons: int, wait: Wait | None = None) -> list[str]:
+    """The lines of `producer status`; `wait` is what a job waits for that stands still."""
     s = summarise(snapshot)
     total = f"{s.total:,}" if snapshot.closed else f"{s.total:,} fed so far"
     rest = f"{s.not_run:,} not run" if s.not_run else f"{s.waiting:,} waiting"
@@ -153,6 +154,8 @@ def human(snapshot: JobSnapshot, manifest: Manifest, daemons: int) -> list[str]:
         f"store      {held} of input (mark {mark}), {results} of results (mark {top})",
         f"time       {format_duration(s.wall_s)}; {daemons} daemon{'' if daemons == 1 else 's'} connected",
     ]
+    if wait is not None:
+        lines.append(f"waiting    {format_duration(idle_s(snapshot))} without a finished request, for {wait.what}")
     if snapshot.deadline_ms:
         lines.append(f"deadline   {_deadline(snapshot)}")
     for role, lease in (("feeder", snapshot.feeder), ("collector", snapshot.collector)):

@@ -20,14 +20,18 @@ from gristmill.cli._talk import Talk
 from gristmill.contract.lifecycle import TERMINAL, JobState, PauseReason
 from gristmill.embedded import EmbeddedStoreError
 from gristmill.preflight import Unusable, preflight
-from gristmill.queue import board
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.replies import JobSnapshot
+from gristmill.queue.scene import look_around
 from gristmill.queue.store import OUTAGES
+from gristmill.queue.waiting import Reason, Wait, waits_for
 
 PERIOD_S = 0.25
 PROBE_PERIOD_S = 10.0
 TOLD_AFTER_S = 1.0
+LOOK_PERIOD_S = 1.0
+PLAIN_REASONS = frozenset({Reason.RATE_LIMIT, Reason.ENDPOINT, Reason.COLLECTOR, Reason.DISK})
+"""Told at once: somebody knows of them. The others may be a slow answer only, and are told after `STALL_S`."""
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -105,7 +109,8 @@ class Watcher:
         self._probe: asyncio.Task[str] | None = None
         self._probed_s = float("-inf")
         self._endpoint_trouble = ""
-        self._pool: str | None = None
+        self._wait: Wait | None = None
+        self._looked_s = float("-inf")
         self.snapshot: JobSnapshot | None = None
         self.draining = False
         self.finalizing = False
@@ -122,13 +127,13 @@ class Watcher:
         """One look at the job, shown; None while the store does not answer."""
         try:
             snapshot = self.snapshot = await self._look_at_job()
-            trouble = (await self._trouble() if self._trouble else "") or await self._told()
+            trouble = (await self._trouble() if self._trouble else "") or await self._named(snapshot)
         except OUTAGES as error:
             await self._mend_store()
             if self.snapshot is not None:
                 self._show(self.snapshot, f"the store ({type(error).__name__})")
             return None
-        self._show(snapshot, trouble or self._endpoints(snapshot))
+        self._show(snapshot, trouble)
         return snapshot
 
     async def _look_at_job(self) -> JobSnapshot:
@@ -146,20 +151,22 @@ class Watcher:
             self._meter.view(msgspec.structs.replace(seen, draining=self.draining, finalizing=self.finalizing))
         )
 
-    async def _told(self) -> str:
-        """What the workers say that their endpoints want, once nothing has finished for a moment."""
-        if self._meter.stalled_s(time.monotonic()) < TOLD_AFTER_S:
+    async def _named(self, snapshot: JobSnapshot) -> str:
+        """What stands in the way, once nothing has finished for a moment; at length after a longer one."""
+        idle_s = self._meter.stalled_s(time.monotonic())
+        if idle_s < TOLD_AFTER_S:
+            self._wait, self._looked_s = None, float("-inf")
             return ""
-        if self._pool is None:
-            self._pool = (await self._queue.manifest()).pool
-        seen = await board.read(self._store.redis, self._pool)
-        waits = [n for n in seen.notices if n.state == "cooling" and n.until_ms > seen.now_ms]
-        if waits:
-            last = max(waits, key=lambda n: n.until_ms)
-            wait_s = (last.until_ms - seen.now_ms) / 1000
-            return f"{last.endpoint}, which limits the rate and asks to wait {wait_s:.0f} s"
-        down = sorted({n.endpoint for n in seen.notices if n.state == "down"})
-        return f"{', '.join(down)}, which can't be reached" if down else ""
+        if time.monotonic() - self._looked_s >= LOOK_PERIOD_S:
+            self._looked_s = time.monotonic()
+            around = await look_around(self._store.redis, self._queue, snapshot, oldest=idle_s >= STALL_S)
+            self._wait = waits_for(around)
+        if self._wait is not None and self._wait.reason in PLAIN_REASONS:
+            return self._wait.what
+        own = self._endpoints(snapshot)
+        if own or self._wait is None or idle_s < STALL_S:
+            return own
+        return f"{self._wait.what}; nothing has finished for {idle_s:.0f} s"
 
     async def _mend_store(self) -> None:
         if self._store.embedded is None:

@@ -49,7 +49,7 @@ async def create(redis: Redis, manifest: Manifest) -> Handle:
 def _fields(manifest: Manifest) -> dict[str, str | int | float]:
     zero = (
         "sealed_runs prod cur cur_run in_flight payload_bytes results_bytes done failed acked attempts prompt_tokens "
-        "completion_tokens dup stale missing redelivered proven done_base failed_base last_claim"
+        "completion_tokens dup stale missing redelivered progress_at proven done_base failed_base last_claim"
     )
     return {
         "note": _ENCODING_NOTE,
@@ -63,6 +63,7 @@ def _fields(manifest: Manifest) -> dict[str, str | int | float]:
         "max_percent": manifest.max_failures_percent,
         "deadline": manifest.deadline_ms,
         "keep": manifest.keep_ms,
+        "pool": manifest.pool,
         **dict.fromkeys(zero.split(), 0),
     }
 
@@ -163,6 +164,9 @@ def _snapshot(handle: Handle, meta: dict[str, Any], now_ms: int, waiting: int, s
         now_ms=now_ms,
         deadline_ms=number("deadline"),
         keep_ms=number("keep"),
+        pool=meta.get("pool", b"").decode(),
+        max_in_flight=number("max_in_flight"),
+        progress_at_ms=number("progress_at"),
     )
 
 

@@ -292,6 +292,9 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         missing: claimed indices whose payload was not there.
         deadline_ms: when the job expires; 0 is never.
         keep_ms: how long it is kept after it has ended and all its results have been collected.
+        pool: which daemons may work on it.
+        max_in_flight: most requests of it in flight; 0 is unbounded.
+        progress_at_ms: when a request last finished, or the job was resumed; 0 is never.
     """
 
     job: str
@@ -334,6 +337,9 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: int
     deadline_ms: int = 0
     keep_ms: int = 0
+    pool: str = ""
+    max_in_flight: int = 0
+    progress_at_ms: int = 0
     fed_by: str = ""
 
     @property

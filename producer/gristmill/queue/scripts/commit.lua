@@ -22,7 +22,7 @@ local meta, done, held, waiting, suspects, histories, unacked, failures =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local m = redis.call('HMGET', meta, 'epoch', 'state', 'version', 'closed', 'n', 'prod', 'done', 'failed', 'in_flight',
   'payload_bytes', 'results_bytes', 'dup', 'stale', 'proven', 'attempts', 'prompt_tokens', 'completion_tokens',
-  'max_failures', 'max_percent', 'done_base', 'failed_base')
+  'max_failures', 'max_percent', 'done_base', 'failed_base', 'progress_at')
 local state, version = m[2] or 'deleting', tonumber(m[3] or 0)
 if m[1] ~= ARGV[1] or state == 'deleting' then return {'GONE', 'deleting', version, 0, 0, 0, 0, 0} end
 local prod, ndone, failed, in_flight = tonumber(m[6]), tonumber(m[7]), tonumber(m[8]), tonumber(m[9])
@@ -121,11 +121,14 @@ if count > 0 then
   end
 end
 
-local missing = 0
+local missing, progress_at, now = 0, m[22] or 0, 0
 local nreturns = tonumber(ARGV[at])
-if nreturns > 0 then
+if new > 0 or nreturns > 0 then
   local t = redis.call('TIME')
-  local now = t[1] * 1000 + math.floor(t[2] / 1000)
+  now = t[1] * 1000 + math.floor(t[2] / 1000)
+  if new > 0 then progress_at = now end
+end
+if nreturns > 0 then
   for i = 1, nreturns do
     local p = at + 1 + 4 * (i - 1)
     local index, kind = ARGV[p], ARGV[p + 3]
@@ -161,7 +164,8 @@ end
 ndone, version = ndone + new, version + 1
 redis.call('HSET', meta, 'version', version, 'done', ndone, 'failed', failed, 'in_flight', in_flight,
   'payload_bytes', payload_bytes, 'results_bytes', results_bytes, 'proven', proven, 'attempts', attempts,
-  'prompt_tokens', prompt, 'completion_tokens', completion, 'dup', tonumber(m[12]) + dup, 'stale', tonumber(m[13]) + stale)
+  'prompt_tokens', prompt, 'completion_tokens', completion, 'dup', tonumber(m[12]) + dup, 'stale', tonumber(m[13]) + stale,
+  'progress_at', progress_at)
 state = over(meta, done, state, m[4], tonumber(m[5] or 0), ndone, in_flight)
 if missing > 0 then
   redis.call('HINCRBY', meta, 'missing', missing)

@@ -7,8 +7,8 @@ gives {status, state, version, in_flight}
       UNCHANGED  the event does not apply in this state; settle: something is in flight and it is not forced;
                  complete: not everything is done
       GONE       no job of this epoch
-A resume forgets that the setup was proven, unless its reason is `proven`, and starts the failure budget anew; what was
-done stays done, so a resume may find the job complete.
+A resume forgets that the setup was proven, unless its reason is `proven`, and starts the failure budget anew; it counts
+as progress. What was done stays done, so a resume may find the job complete.
 crash one script ]]
 --@include _over
 local TO = {
@@ -39,10 +39,10 @@ if event == 'resume' then
   redis.call('HDEL', meta, 'reason', 'detail')
   redis.call('HSET', meta, 'proven', ARGV[3] == 'proven' and '1' or '0', 'done_base', m[7], 'failed_base', m[8])
 end
-if to == 'cancelled' or to == 'expired' or to == 'complete' then
-  local t = redis.call('TIME')
-  redis.call('HSET', meta, 'finished_at', t[1] * 1000 + math.floor(t[2] / 1000))
-end
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+if event == 'resume' then redis.call('HSET', meta, 'progress_at', now) end
+if to == 'cancelled' or to == 'expired' or to == 'complete' then redis.call('HSET', meta, 'finished_at', now) end
 if event == 'resume' or event == 'cancel' then
   to = over(meta, done, to, m[5], n, redis.call('BITCOUNT', done), in_flight)
 end
