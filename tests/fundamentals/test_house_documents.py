@@ -24,6 +24,28 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert [link for link in links if not (document.parent / link).exists()] == []
 
 
+def test_each_guarantee_names_tests_that_exist() -> None:
+    """docs/guarantees.md promises nothing without a test: each row of its tables ends with tests, and each is there."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (ROOT / "docs/guarantees.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("|") and not line.startswith("|--")
+    ]
+    promises = [row for row in rows if row[-1] != "test"]
+    assert len(promises) > 40
+    wrong = []
+    for row in promises:
+        named = re.findall(r"`([a-z]+/test_\w+\.py)::(test_\w+)`", row[-1])
+        leftover = re.sub(r"`[^`]*`", "", row[-1]).strip()
+        if not named or leftover or len(named) != row[-1].count("::"):
+            wrong.append(f"{row[0]}: its last cell is not a list of tests")
+        for file, test in named:
+            path = ROOT / "tests" / file
+            if not path.is_file() or not re.search(rf"^(async )?def {test}\(", path.read_text("utf-8"), re.MULTILINE):
+                wrong.append(f"{file} has no {test}")
+    assert wrong == []
+
+
 def test_the_table_of_failures_is_the_one_in_code() -> None:
     """docs/failures.md has each class once, with the same word on whether it costs an attempt."""
     text = (ROOT / "docs/failures.md").read_text(encoding="utf-8")
