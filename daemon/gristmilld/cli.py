@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NEEDED = ("aiohttp", "prometheus_client")
-PRELOADED = ("asyncio", "aiohttp", "pybase64", "redis.asyncio", "uvloop")
+PRELOADED = ("asyncio", "pybase64", "redis.asyncio", "uvloop", "gristmilld.worker.main")
 """Imported before the first fork, so that children share the pages and a restart takes no time. None starts a thread
 or opens a file when imported."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from time import monotonic
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
@@ -24,10 +24,12 @@ from gristmilld.upstream.body import Body
 from gristmilld.upstream.connections import Connections
 from gristmilld.upstream.endpoint import Endpoint
 from gristmilld.upstream.failures import error_in_ok, refusal
-from gristmilld.upstream.ordinary import Ordinary
 from gristmilld.upstream.outcome import Answer, FailedCall
 from gristmilld.upstream.shapes import flatten, one_line, read_answer
 from gristmilld.upstream.wire import Reply
+
+if TYPE_CHECKING:
+    from gristmilld.upstream.ordinary import Ordinary
 
 MAX_BODY_BYTES = 64 << 20
 
@@ -50,7 +52,6 @@ class UpstreamClient:
 
     async def __aenter__(self) -> Self:
         self._lean = Connections(self.concurrency, self._max_body_bytes)
-        self._ordinary = Ordinary(self.concurrency, self._max_body_bytes)
         return self
 
     async def __aexit__(
@@ -84,13 +85,21 @@ class UpstreamClient:
 
         Whatever the network or the server does is a value; only cancellation raises.
         """
-        way = self._lean if self._use_lean and not endpoint.ordinary else self._ordinary
-        assert way is not None, "the client is not open"
+        assert self._lean is not None, "the client is not open"
+        way = self._lean if self._use_lean and not endpoint.ordinary else self._aiohttp()
         begun_s = monotonic()
         reply = await way.post(endpoint, path, body, timeouts, begun_s, fresh=fresh)
         if isinstance(reply, Reply):
             return _judge(endpoint.name, path, reply, begun_s, wants_json)
         return msgspec.structs.replace(reply, latency_ms=_ms(monotonic() - begun_s), endpoint=endpoint.name)
+
+    def _aiohttp(self) -> Ordinary:
+        """The ordinary way, made when first needed: loading aiohttp takes as long as the rest of a worker's start."""
+        if self._ordinary is None:
+            from gristmilld.upstream.ordinary import Ordinary
+
+            self._ordinary = Ordinary(self.concurrency, self._max_body_bytes)
+        return self._ordinary
 
 
 def _judge(endpoint: str, path: str, reply: Reply, begun_s: float, wants_json: bool) -> Answer | FailedCall:

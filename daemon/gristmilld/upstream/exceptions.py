@@ -1,4 +1,4 @@
-"""What it means when a call fails below HTTP, in one place: for our own connections, and for aiohttp's exceptions.
+"""What it means when a call fails below HTTP, in one place (aiohttp's exceptions are led here by `foreign`).
 
 What matters is when it happened: before there was a connection (the endpoint is down, or the setup is wrong), on a
 connection that had been used before and may have been closed by the server meanwhile (stale: nothing is lost, send
@@ -13,7 +13,6 @@ import os
 import socket
 import ssl
 
-import aiohttp
 import msgspec
 
 from gristmill.contract.failure import FailureClass
@@ -22,8 +21,6 @@ from gristmilld.upstream.outcome import Clock, FailedCall, Shape
 
 _C = FailureClass
 
-CAUGHT = (aiohttp.ClientError, OSError, TimeoutError)
-"""What a call through aiohttp may raise when the network or the server fails; anything else is a fault of ours."""
 NOT_CONNECTED = (OSError, ssl.CertificateError, UnicodeError)
 """What connecting may raise; `UnicodeError` for a host name that can't be one."""
 
@@ -117,9 +114,9 @@ def no_connection(cause: BaseException, *, to_proxy: bool = False) -> FailedCall
     if isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return FailedCall(_C.ENDPOINT_DOWN, "the server closed the connection while TLS was being set up")
     if isinstance(cause, ssl.SSLError | ssl.CertificateError):
-        return _tls()
+        return tls_failed()
     if isinstance(cause, socket.gaierror | UnicodeError):
-        return _no_name()
+        return no_name()
     code = getattr(cause, "errno", None)
     if code in _NO_MORE_FILES:
         return FailedCall(
@@ -130,55 +127,15 @@ def no_connection(cause: BaseException, *, to_proxy: bool = False) -> FailedCall
     return FailedCall(_C.ENDPOINT_DOWN, f"no connection to {whom}: {reason}", shape=Shape.PROXY if to_proxy else None)
 
 
-def _no_name() -> FailedCall:
+def no_name() -> FailedCall:
+    """The endpoint's host has no address."""
     return FailedCall(_C.ENDPOINT_DOWN, "the endpoint's host name can't be resolved", shape=Shape.DNS)
 
 
-def _tls() -> FailedCall:
+def tls_failed() -> FailedCall:
+    """The two sides did not agree on TLS."""
     return FailedCall(
         _C.CONFIG_ERROR,
         "TLS failed: check http or https and the server's certificate, or give ca_file",
         shape=Shape.TLS,
     )
-
-
-# -- aiohttp's exceptions ------------------------------------------------------------------------------------------
-
-
-def failure_of(error: BaseException, moment: Moment, timeouts: Timeouts) -> FailedCall:
-    """What `error`, one of `CAUGHT`, means."""
-    if isinstance(error, TimeoutError):
-        return _which_clock(error, timeouts)
-    if isinstance(error, aiohttp.ClientHttpProxyError):
-        return _proxy_refused(error.status)
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return no_connection(error.certificate_error)
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return _no_name()
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return no_connection(error.os_error, to_proxy=isinstance(error, aiohttp.ClientProxyConnectionError))
-    if isinstance(error, ssl.SSLError | aiohttp.ServerFingerprintMismatch):
-        return _tls()
-    if isinstance(error, aiohttp.ClientResponseError):
-        return not_http()
-    return cut_off(msgspec.structs.replace(moment, begun=moment.begun or _partly_answered(error)))
-
-
-def _which_clock(error: TimeoutError, timeouts: Timeouts) -> FailedCall:
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return ran_out(Clock.CONNECT, timeouts)
-    if isinstance(error, UploadStalledError):
-        return upload_stalled(timeouts)
-    if isinstance(error, HeadTimeoutError):
-        return ran_out(Clock.FIRST_BYTE, timeouts)
-    return ran_out(Clock.IDLE if isinstance(error, AnswerStalledError) else Clock.TOTAL, timeouts)
-
-
-def _proxy_refused(status: int) -> FailedCall:
-    cls = _C.ENDPOINT_DOWN if status >= 500 else _C.CONFIG_ERROR
-    return FailedCall(cls, f"the proxy refused to connect to the endpoint ({status})", shape=Shape.PROXY)
-
-
-def _partly_answered(error: BaseException) -> bool:
-    """Whether some of the response's headers had come."""
-    return isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(error.message, str)

@@ -25,14 +25,13 @@ from gristmilld.upstream.connections import KEEPALIVE_S
 from gristmilld.upstream.dial import DNS_TTL_S
 from gristmilld.upstream.endpoint import Endpoint
 from gristmilld.upstream.exceptions import (
-    CAUGHT,
     AnswerStalledError,
     HeadTimeoutError,
     Moment,
     UploadStalledError,
-    failure_of,
     too_large,
 )
+from gristmilld.upstream.foreign import CAUGHT, failure_of
 from gristmilld.upstream.outcome import FailedCall
 from gristmilld.upstream.wire import Reply, TooLargeError
 

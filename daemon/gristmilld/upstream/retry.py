@@ -45,9 +45,7 @@ class Decision(msgspec.Struct, frozen=True):
     charged: bool
 
 
-def decide(
-    failure: Failure, charged: int, max_attempts: int, jitter: float, max_backoff_s: float = CAP_S
-) -> Decision:
+def decide(failure: Failure, charged: int, max_attempts: int, jitter: float, max_backoff_s: float = CAP_S) -> Decision:
     """What happens next to a request whose attempt ended in `failure`.
 
     Args:
