@@ -18,7 +18,6 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -194,8 +193,7 @@ class OpenAIAPI:
             SetupError: nothing can be sent from this machine.
         """
         settings = self._settings(kwargs)
-        items = messages if isinstance(messages, Sequence) else list(messages)
-        _refuse_single(items)
+        items = _listed(messages)
         tally = _Tally()
         if items:
             began_s = time.monotonic()
@@ -292,9 +290,7 @@ class OpenAIAPI:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
     def __repr__(self) -> str:
@@ -386,10 +382,16 @@ def _two(timeout: float | tuple[float, float]) -> tuple[float, float]:
     return float(connect_s), float(read_s)
 
 
-def _refuse_single(items: Sequence[Any]) -> None:
-    """One conversation, or the parts of one message, in the place of a list of messages would give nonsense."""
-    if isinstance(items, str | bytes | Mapping):
+def _listed(messages: Iterable[Any]) -> Sequence[Any]:
+    """The messages as a sequence.
+
+    Raises:
+        ValueError: it is one message or conversation, which would be taken for as many as it has parts.
+    """
+    if isinstance(messages, str | bytes | Mapping):
         raise ValueError("messages is a list with one item per answer: put a single message into a list")  # noqa: TRY004  one kind of error for one kind of mistake
+    items = messages if isinstance(messages, Sequence) else list(messages)
     first = items[0] if items else None
     if isinstance(first, Mapping) and ("role" in first or ("type" in first and "value" in first)):
         raise ValueError("messages is one conversation, and a list of them is expected: write [messages]")
+    return items

@@ -141,7 +141,8 @@ def test_many_callers_at_once(tmp_path: Path, standin: StandinProcess, source: s
 
 
 NOTEBOOK = """
-import sys
+import sys, warnings
+warnings.simplefilter("default")  # jupyter's own
 from jupyter_client.manager import start_new_kernel
 
 CELL = '''
@@ -172,6 +173,8 @@ finally:
 @pytest.mark.skipif(importlib.util.find_spec("ipykernel") is None, reason="needs ipykernel and jupyter_client")
 def test_a_notebook(tmp_path: Path, standin: StandinProcess):
     """Both faces work in a cell of a kernel, whose loop is running already; nothing is left when the kernel stops."""
-    with Program(tmp_path, NOTEBOOK.replace("-W", ""), standin.url, PYTHONWARNINGS="default") as program:
+    with Program(tmp_path, NOTEBOOK, standin.url) as program:
         assert program.wait() == 0, program.said
-        program.say("ok [3, 3, 5, 4]")
+        assert program.say("ok ")
+        program.say("[3, 3, 5, 4]")
+        wait_until_sync(lambda: program.left() == [], description="nothing is left")
