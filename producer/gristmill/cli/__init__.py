@@ -17,6 +17,7 @@ VERBS = {
     "ls": "List the jobs of a store.",
     "status": "Show one job.",
     "watch": "Follow one job until it ends.",
+    "top": "Watch all jobs, endpoints in trouble, daemons and the store.",
     "stragglers": "List what a job still waits for, and give it up.",
     "results": "Collect the results of a job.",
     "pause": "Hold a job back; what is in flight is finished.",

@@ -21,7 +21,12 @@ ANNOUNCED_MS = 600_000
 
 
 class DaemonInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What one live daemon says of itself. `started_at_ms` is the daemon's wall clock."""
+    """What one live daemon says of itself.
+
+    Attributes:
+        started_at_ms: on the daemon's wall clock.
+        recent_crashes: how many workers have crashed within the last minute.
+    """
 
     daemon_id: str
     host: str
@@ -31,6 +36,7 @@ class DaemonInfo(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     slots: int
     started_at_ms: int
+    recent_crashes: int = 0
 
 
 class JobRow(msgspec.Struct, frozen=True):
@@ -72,6 +78,18 @@ async def list_jobs(redis: Redis) -> list[JobRow]:
     rows: Any = await redis.zrange(keys.JOBS, 0, -1, withscores=True)
     found = [JobRow(job.decode(), None if math.isinf(score) else int(score)) for job, score in rows]
     return sorted(found, key=lambda row: row.job)
+
+
+async def jobs_to_show(redis: Redis, most: int) -> tuple[list[str], int]:
+    """At most `most` jobs, and how many rows there are: first what workers look at, by priority, then the rest; of
+    equal ones the newest first, as ids sort by age. Costs the store the same however many there are."""
+    async with redis.pipeline(transaction=False) as pipe:
+        pipe.zrevrange(keys.RUNNABLE, 0, most - 1)
+        pipe.zrevrange(keys.JOBS, 0, most - 1)
+        pipe.zcard(keys.JOBS)
+        runnable, rows, total = await pipe.execute()
+    ids = dict.fromkeys(row.decode() for row in (*runnable, *rows))
+    return list(ids)[:most], total
 
 
 async def tidy_jobs(redis: Redis) -> list[str]:
