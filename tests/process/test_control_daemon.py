@@ -93,6 +93,19 @@ async def test_a_killed_workers_requests_are_redone_at_once(daemon, standin, red
     await check_invariants(redis, queue)
 
 
+async def test_a_daemon_tells_of_its_crashes(daemon, standin, redis, shared_store):
+    """Whoever waits for its work can see why nothing moves; a stop is no crash."""
+    one = daemon("-e", standin.url, "--workers", "1", redis=shared_store.url)
+    assert (await registered(redis)).recent_crashes == 0
+    for generation in range(2):
+        os.kill(one.pid_of("worker-0", generation), signal.SIGKILL)
+
+    async def told() -> bool:
+        return (await registered(redis)).recent_crashes == 2
+
+    await wait_until(told, description="the daemon has told of both")
+
+
 async def test_a_notice_survives_the_control_child_that_had_it(daemon, standin, redis, shared_store):
     """Control hangs, a worker dies, control dies: the next control child reaps."""
     standin.control(latency=60)

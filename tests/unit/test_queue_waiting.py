@@ -71,6 +71,8 @@ CASES: list[tuple[Scene, Reason, str]] = [
     (scene(state=JobState.PAUSED, reason=PauseReason.BUDGET, detail="too many."), Reason.PERSON,
      "a person, it is paused (budget): too many"),
     (scene(state=JobState.PAUSED, around={"daemons": []}), Reason.PERSON, "a person, it is paused (user)"),
+    (scene(around={"daemons": [DAEMON, msgspec.structs.replace(DAEMON, recent_crashes=6)]}), Reason.WORKERS,
+     "workers that crash, 6 times in the last minute"),
     (scene(state=JobState.CANCELLING), Reason.STRAGGLER, "answers to 10 requests"),
     (scene(state=JobState.CANCELLING, in_flight=0), Reason.WORKERS, "a daemon to notice that nothing is left"),
     (scene(around={"store": "OOM command not allowed"}), Reason.STORE, "the store (OOM command not allowed)"),

@@ -14,10 +14,12 @@ import os
 import random
 import signal
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
+import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
 
@@ -45,6 +47,7 @@ SWEEP_INTERVAL_S = 30.0
 JITTER = 0.3
 """Intervals vary by this share, up and down, so that daemons do not keep step."""
 GOODBYE_S = 2.0
+CRASH_WINDOW_S = 60.0
 
 
 def run_control(spec: ControlSpec, revive: Revive | None = None) -> int:
@@ -62,6 +65,7 @@ class _Control:
     def __init__(self, spec: ControlSpec, revive: Revive | None) -> None:
         self._spec = spec
         self._revive = revive
+        self._crashes_s: deque[float] = deque(maxlen=1000)
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -103,6 +107,8 @@ class _Control:
         """Act on every notice; ends with the stream."""
         notices = NoticeStream(self._spec.notices_fd, self._spec.acks_fd)
         async for notice in notices:
+            if notice.crashed:
+                self._crashes_s.append(monotonic_s())
             await watch.insist(partial(reaper.bury, notice.prefix, crashed=notice.crashed))
             notices.acknowledge(notice)
 
@@ -112,7 +118,9 @@ class _Control:
         info = self._info()
 
         async def register() -> None:
-            await registry.register_daemon(redis, info, REGISTER_TTL_S)
+            crashes = sum(monotonic_s() - at_s < CRASH_WINDOW_S for at_s in self._crashes_s)
+            now = msgspec.structs.replace(info, recent_crashes=crashes)
+            await registry.register_daemon(redis, now, REGISTER_TTL_S)
 
         async with asyncio.TaskGroup() as chores:
             chores.create_task(_repeat(watch, REGISTER_INTERVAL_S, register))

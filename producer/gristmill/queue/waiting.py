@@ -20,6 +20,8 @@ from gristmill.queue.registry import DaemonInfo
 from gristmill.queue.replies import JobSnapshot
 from gristmill.queue.stragglers import Straggler
 
+CRASH_LOOP = 4
+"""So many crashes within a minute are worth a word: isolating one request that kills workers takes a few."""
 _DISK_WORDS = ("MISCONF", "No space left", "disk")
 
 
@@ -140,6 +142,9 @@ def _endpoints(scene: Scene) -> Wait | None:
 def _answers(scene: Scene) -> Wait:
     """What is under way, or should be."""
     job = scene.job
+    crashes = sum(daemon.recent_crashes for daemon in scene.daemons)
+    if crashes >= CRASH_LOOP:
+        return Wait(Reason.WORKERS, f"workers that crash, {crashes} times in the last minute: see the daemon's log")
     count = "1 request" if job.in_flight == 1 else f"{job.in_flight:,} requests"
     if job.in_flight:
         limit = job.max_in_flight
