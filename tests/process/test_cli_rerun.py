@@ -1,7 +1,10 @@
-"""`producer run` over an OUT that has failed lines."""
+"""`producer run` over an OUT that has failed lines, or that nobody reads to its end."""
 
 from __future__ import annotations
 
+import subprocess
+
+from tests.support.cli import command, environment, write_requests
 from tests.support.desk import Desk, desk, shared_standin, standin
 from tests.support.standin import StandinProcess
 
@@ -33,3 +36,24 @@ def test_rerun_that_pauses_keeps_the_old_failed_lines(desk: Desk, standin: Stand
     standin.control(faults=[])
     assert desk.run().returncode == 0
     assert len(desk.lines) == 20
+
+
+def test_a_reader_that_leaves(desk: Desk, standin: StandinProcess):
+    """`-o - | head` ends with 130 and says why; what was paid for is kept for the same command."""
+    write_requests(desk.input, 400)
+    standin.control(latency="0.02")
+    words = [w if w != str(desk.out) else "-" for w in command(*desk.argv("--concurrency", 20))]
+    script = '"$@" | head -n 5; exit "${PIPESTATUS[0]}"'
+    piped = subprocess.run(
+        ["bash", "-c", script, "bash", *words],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (piped.returncode, len(piped.stdout.splitlines())) == (130, 5)
+    assert "standard output was closed" in piped.stderr
+    again = subprocess.run(words, **settings)
+    assert (again.returncode, len(again.stdout.splitlines())) == (0, 400)
+    assert standin.stats["requests"] - standin.stats["distinct"] <= 60

@@ -141,7 +141,8 @@ def explain(outcome: Outcome, snapshot: JobSnapshot, summary: Summary, *, privat
             say(paused(snapshot, again if private else f"`producer resume {snapshot.job}` goes on"))
             return ExitCode.PAUSED
         case End.INTERRUPTED:
-            say(f"interrupted; everything that was finished is kept, {again}")
+            why = f": {outcome.message}" if outcome.message else ""
+            say(f"interrupted{why}; everything that was finished is kept, {again}")
             return ExitCode.INTERRUPTED
         case End.DISK:
             say(f"paused, storage is at fault: {outcome.message}")

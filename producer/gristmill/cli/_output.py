@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -52,6 +53,7 @@ class Output:
 
     def __init__(self, work: Work) -> None:
         self._work = work
+        self._closed = False
         self._stream = LineStream(work) if work.out is None else None
         self._grower = Grower(work) if work.out is not None and not work.base else None
 
@@ -70,14 +72,26 @@ class Output:
         """
         if self._stream is None:
             return finish(self._work, fed=fed, grower=self._grower)
+        if self._closed:
+            return Assembled(Outcome.KEPT)
         self._write(gaps=True)
         return Assembled(Outcome.GROWN)
 
     def _write(self, *, gaps: bool) -> None:
+        """Write to standard output what is ready.
+
+        Raises:
+            BrokenPipeError: nobody reads it any more; nothing further is written, not even by Python's own exit.
+        """
         assert self._stream is not None
-        for chunk in self._stream.ready(gaps=gaps):
-            sys.stdout.buffer.write(chunk)
-        sys.stdout.buffer.flush()
+        try:
+            for chunk in self._stream.ready(gaps=gaps):
+                sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            self._closed = True
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise
 
     def close(self) -> None:
         """Close the files; may be called twice."""

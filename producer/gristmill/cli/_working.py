@@ -30,6 +30,9 @@ from gristmill.queue.store import OUTAGES
 DRAIN_PATIENCE_S = 45.0
 """The daemon gives its requests in flight 30 s to end, then puts them back."""
 
+STOP_PATIENCE_S = 5.0
+"""A daemon whose job has ended has nothing to drain: one that takes longer hangs."""
+
 
 class End(StrEnum):
     """Why the work ended."""
@@ -144,6 +147,8 @@ class Crew:
                 self._end(End.FINISHED)
         except DiskError as error:
             self._end(End.DISK, str(error))
+        except BrokenPipeError:
+            self._end(End.INTERRUPTED, "standard output was closed")
 
     async def _mind_display(self) -> None:
         snapshot = await self._watcher.run()
@@ -194,7 +199,7 @@ class Crew:
         if self._feeder is not None:
             await self._feeder.stop()
         if self._daemon is not None:
-            await self._daemon.stop(DRAIN_PATIENCE_S)
+            await self._daemon.stop(DRAIN_PATIENCE_S if self._watcher.draining else STOP_PATIENCE_S)
         self._stop_collector.set()
         await collector
         if outcome.end not in {End.FINISHED, End.DISK}:
