@@ -76,10 +76,11 @@ async def test_stragglers_are_listed_and_given_up(tmp_path: Path, redis: Redis, 
 async def test_status_names_what_a_job_waits_for(tmp_path: Path, redis: Redis, url: str):
     """As soon as nothing has finished for a while; people read for how long, scripts get the reason."""
     job = submit(tmp_path, url, 5)
-    assert json.loads(producer("status", job, "--json", "--redis", url).stdout)["waiting_for"] is None
+    full = ("status", job, "--full", "--json", "--redis", url)
+    assert json.loads(producer(*full).stdout)["waiting_for"] is None
     queue = await LeaseQueue.attach(redis, job)
     await redis.hset(queue.keys.meta, "created_at", (await queue.snapshot()).now_ms - 3_600_000)
-    told = json.loads(producer("status", job, "--json", "--redis", url).stdout)
+    told = json.loads(producer(*full).stdout)
     assert told["waiting_for"]["reason"] == "daemon"
     assert told["idle_s"] >= 3600
     line = next(x for x in producer("status", job, "--redis", url).stdout.splitlines() if x.startswith("waiting"))

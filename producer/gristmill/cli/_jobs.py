@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import click
 
@@ -41,6 +42,44 @@ async def attach(store: Store, job: str) -> LeaseQueue:
         return await LeaseQueue.attach(store.redis, job)
     except ValueError as error:
         raise JobNotFoundError(job) from error
+
+
+async def look(queue: LeaseQueue) -> JobSnapshot:
+    """The job as it stands; a feeder or collector of this machine that was killed is told from a living one at once."""
+    return without_the_dead(await queue.snapshot())
+
+
+def without_the_dead(snapshot: JobSnapshot) -> JobSnapshot:
+    """The snapshot without leases of dead processes of this machine, which the store lets live for half a minute."""
+    import msgspec
+
+    from gristmill.contract.lifecycle import TERMINAL
+    from gristmill.neighbours import is_dead_neighbour
+
+    dead: dict[str, Any] = {
+        role: None
+        for role, lease in (("feeder", snapshot.feeder), ("collector", snapshot.collector))
+        if lease is not None and is_dead_neighbour(lease.holder)
+    }
+    if "feeder" in dead and not snapshot.closed and snapshot.state not in TERMINAL:
+        dead["feeder_lost"] = True
+    return msgspec.structs.replace(snapshot, **dead)
+
+
+def versions() -> dict[str, str]:
+    """What runs here: ourselves, Python, the system, and the library that speaks to the store."""
+    import platform
+
+    import redis
+
+    from gristmill._version import __version__
+
+    return {
+        "gristmill": __version__,
+        "Python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "redis-py": redis.__version__,
+    }
 
 
 async def count_daemons(manifest: Manifest, store: Store) -> int:

@@ -176,7 +176,9 @@ def _deadline(snapshot: JobSnapshot) -> str:
 def _state(snapshot: JobSnapshot) -> str:
     if snapshot.state == JobState.PAUSED and snapshot.reason:
         return f"paused ({snapshot.reason})"
-    return str(snapshot.state) + ("" if snapshot.closed or snapshot.state in TERMINAL else ", feeding")
+    if snapshot.closed or snapshot.state in TERMINAL:
+        return str(snapshot.state)
+    return f"{snapshot.state}, {'feeder lost' if snapshot.feeder_lost else 'feeding'}"
 
 
 def _most_first(by_class: dict[str, int]) -> list[tuple[str, int]]:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 import msgspec
 from redis.asyncio import Redis
 
+from gristmill.cli._jobs import without_the_dead
 from gristmill.contract.frame import FormatError
 from gristmill.contract.lifecycle import TERMINAL
 from gristmill.contract.manifest import Manifest
@@ -146,7 +147,7 @@ class Lookout:
             except (JobNotFoundError, FormatError, ValueError):
                 self._known.pop(job, None)  # being made or removed, made anew, or of another version
                 return None
-        return Seen(known.snapshot, known.manifest)
+        return Seen(without_the_dead(known.snapshot), known.manifest)
 
     async def _attach(self, job: str) -> _Known:
         queue = await LeaseQueue.attach(self._redis, job)

@@ -2,43 +2,68 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from gristmill.cli._options import StoreOptions, job_argument, json_option, store_options
+
+if TYPE_CHECKING:
+    from gristmill.cli._session import Store
+    from gristmill.queue.leasequeue import LeaseQueue
 
 
 @click.command("status")
 @job_argument
 @store_options
+@click.option("--full", is_flag=True, help="Everything that a bug report needs; it holds no key and no prompt.")
 @json_option
-def command(job: str, store: StoreOptions, as_json: bool) -> None:
-    """Show one job: its counts, what it waits for, and what to do."""
-    from gristmill.cli import _jobview
-    from gristmill.cli._jobs import count_daemons, on_job
-    from gristmill.cli._progress import STALL_S
-    from gristmill.cli._session import Store
-    from gristmill.queue.leasequeue import LeaseQueue
-    from gristmill.queue.scene import look_around
-    from gristmill.queue.waiting import idle_s, waits_for
+def command(job: str, store: StoreOptions, full: bool, as_json: bool) -> None:
+    """Show one job: its counts, what it waits for, and what to do.
+
+    --json prints the object that run and submit --wait print, too; with --full it is the value of `job` in a larger
+    one.
+    """
+    from gristmill.cli._jobs import on_job
 
     async def show(queue: LeaseQueue, opened: Store) -> int:
-        import json
-
-        snapshot = await queue.snapshot()
-        manifest = await queue.manifest()
-        daemons = await count_daemons(manifest, opened)
-        wait = None
-        if idle_s(snapshot) >= STALL_S:
-            wait = waits_for(await look_around(opened.redis, queue, snapshot, oldest=True))
-        if as_json:
-            told = {
-                "notes": _jobview.notes(snapshot, daemons),
-                "waiting_for": None if wait is None else {"reason": wait.reason, "what": wait.what},
-                "idle_s": idle_s(snapshot),
-            }
-            click.echo(json.dumps({**_jobview.summarise(snapshot).to_json(), **told}))
-        else:
-            click.echo("\n".join(_jobview.human(snapshot, manifest, daemons, wait)))
+        click.echo(await _told(queue, opened, full=full, as_json=as_json))
         return 0
 
     on_job(job, store, show)
+
+
+async def _told(queue: LeaseQueue, opened: Store, *, full: bool, as_json: bool) -> str:
+    """What is printed."""
+    import json
+
+    from gristmill.cli import _jobview, _report
+    from gristmill.cli._jobs import look, versions
+    from gristmill.cli._progress import STALL_S
+    from gristmill.queue.registry import live_daemons
+    from gristmill.queue.scene import look_around
+    from gristmill.queue.store import read_info, store_info
+    from gristmill.queue.waiting import idle_s, waits_for
+
+    snapshot, manifest = await look(queue), await queue.manifest()
+    if as_json and not full:
+        return json.dumps(_jobview.summarise(snapshot).to_json())
+    daemons = await live_daemons(opened.redis, manifest.pool)
+    wait = None
+    if idle_s(snapshot) >= STALL_S:
+        wait = waits_for(await look_around(opened.redis, queue, snapshot, oldest=True))
+    lines = _jobview.human(snapshot, manifest, len(daemons), wait)
+    if full:
+        found = _report.report(
+            snapshot,
+            manifest,
+            store=store_info(await read_info(opened.redis)),
+            store_name=opened.identity,
+            daemons=daemons,
+            wait=wait,
+            versions=versions(),
+        )
+        if as_json:
+            return json.dumps(found)
+        lines += _report.lines(found)
+    return "\n".join(lines)
