@@ -23,6 +23,7 @@ from tests.support.wait import wait_until
 from gristmill.cli._feeding import FeederEnd, FeederKeeper
 from gristmill.intake.feed_main import FeedSpec
 from gristmill.queue import LeaseQueue
+from gristmill.queue.errors import JobNotFoundError
 from gristmill.queue.registry import list_jobs
 from gristmill.queue.store import connect
 
@@ -82,7 +83,10 @@ async def killed_after_closing(redis: Redis, words: list[str]) -> LeaseQueue:
 
         async def closed() -> bool:
             for row in await list_jobs(redis):
-                queue = await LeaseQueue.attach(redis, row.job)
+                try:
+                    queue = await LeaseQueue.attach(redis, row.job)
+                except JobNotFoundError:  # a job is listed before it is made
+                    continue
                 snapshot = await queue.snapshot()
                 if snapshot.closed and snapshot.feeder is None:
                     found.append(queue)
