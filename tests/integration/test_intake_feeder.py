@@ -98,8 +98,10 @@ async def test_bad_lines_can_be_skipped_or_fail(redis: Redis, tmp_path: Path) ->
     queue = await new_job(redis)
     assert (await run(queue, path, EncodeOptions(on_bad_line="skip"))).sealed == 2
     assert [f.ordinal for f in in_order(await claimed(queue))] == [0, 1]
+    notices: list[Notice] = []
     with pytest.raises(InputError, match="line 2 has none of the keys"):
-        await run(await new_job(redis), path, EncodeOptions(on_bad_line="fail"))
+        await run(await new_job(redis), path, EncodeOptions(on_bad_line="fail"), notices=notices)
+    assert notices == [], "the error says it, and the line gets no result"
 
 
 async def test_duplicates_are_told_or_refused(redis: Redis, tmp_path: Path) -> None:

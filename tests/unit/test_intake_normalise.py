@@ -198,3 +198,12 @@ def test_reasons_never_quote_the_line() -> None:
 def test_custom_id_is_kept_as_far_as_it_was_read() -> None:
     """A refusal can still be told by its id."""
     assert refused({"custom_id": "a", "messages": []}).custom_id == "a"
+
+
+@pytest.mark.parametrize("text", [r"\ud800", r"a\uDBFF b", r"\udc00", r"\ud83d\u0041"])
+def test_half_a_surrogate_pair_is_named(text: str) -> None:
+    """The line is whole, so nothing is said of a cut one; a whole pair is a character like any other."""
+    line = b'{"prompt": "%b"}'
+    assert "half of a surrogate pair" in refused(line % text.encode()).reason
+    assert "half" not in refused(b'{"prompt": "cut').reason
+    assert sent(draft(line % rb"\ud83d\ude00"))["messages"][0]["content"] == "\U0001f600"

@@ -48,6 +48,17 @@ def test_reading_goes_on_after_any_line(tmp_path: Path, how: str) -> None:
         assert list(open_lines(path, line.offset_after, number=line.number)) == whole[at + 1 :]
 
 
+def test_a_problem_names_options_that_exist(tmp_path: Path) -> None:
+    """The most that a line may have is fixed: nobody is sent looking for an option."""
+    path = tmp_path / "input"
+    for text, arrays in ((b'"' + b"x" * 99 + b'"\n', False), (b'[{"a":"' + b"x" * 99 + b'"}]', True)):
+        path.write_bytes(text)
+        (line,) = open_lines(path, max_line_bytes=50, arrays=arrays)
+        assert line.problem is not None
+        assert "longer than 50 bytes" in line.problem
+        assert "--" not in line.problem
+
+
 def test_too_long_line_is_a_problem_and_the_rest_is_read(tmp_path: Path) -> None:
     """A line over the cap is skipped in bounded memory; numbers and offsets after it stay right."""
     path = tmp_path / "input"

@@ -37,7 +37,8 @@ class LinesSeen:
         self.duplicates = 0
         self.streams_removed = 0
         self._report = report
-        self._outcome = "is skipped" if on_bad_line == "skip" else "gets a failed result"
+        self._outcomes = {"skip": "is skipped", "record": "gets a failed result"}  # `fail` ends with the same words
+        self._on_bad_line = on_bad_line
         self._ids = SeenIds(expected_lines)
         self._next_place = 0
 
@@ -61,8 +62,9 @@ class LinesSeen:
 
     def _refused(self, entry: Entry) -> None:
         self.refused += 1
-        if self.refused <= _SHOWN and entry.refused is not None:
-            self._report(Notice("bad_line", f"line {entry.line} {entry.refused.reason} (it {self._outcome})"))
+        outcome = self._outcomes.get(self._on_bad_line)
+        if self.refused <= _SHOWN and entry.refused is not None and outcome is not None:
+            self._report(Notice("bad_line", f"line {entry.line} {entry.refused.reason} (it {outcome})"))
 
     def sum_up(self) -> None:
         """Tell what was not told line by line."""

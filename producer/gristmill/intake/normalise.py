@@ -38,6 +38,10 @@ _HTTP = re.compile(r"https?://", re.IGNORECASE)
 _PICTURE_PARTS = ("image_url", "input_image")
 _SYSTEM_ROLES = ("system", "developer")
 _MAX_ID_CHARS = 1024
+_HALF_PAIR = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+"""The escape of a high surrogate without a low one behind it, or of a low one without a high one before it."""
 
 
 class _BatchBody(msgspec.Struct):
@@ -117,6 +121,10 @@ def _syntax_problem(data: bytes, error: Exception) -> str:
         return "is not valid UTF-8: the input must be UTF-8 text"
     if data.lstrip()[:1] not in b"{[":
         return "is not JSON: the input must be JSON lines, one object on each"
+    if _HALF_PAIR.search(data):
+        return (
+            "has half of a surrogate pair (an escape from \\ud800 to \\udfff that stands alone), which is no character"
+        )
     return f"is not valid JSON ({error})"
 
 

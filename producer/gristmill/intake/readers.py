@@ -123,7 +123,7 @@ def _advance(path: Path, stream: io.BufferedReader, offset: int, *, seek: bool) 
 def _elements(stream: io.BufferedReader, offset: int, number: int, cap: int) -> Iterator[Line]:
     for element in elements(stream, offset, cap):
         number += 1
-        problem = f"is longer than {cap:,} bytes: raise --max-line-bytes" if element.too_long else None
+        problem = f"is longer than {cap:,} bytes, the most that a request may have" if element.too_long else None
         yield Line(number, element.offset_after, element.data, problem)
 
 
@@ -135,7 +135,7 @@ def _lines(stream: io.BufferedReader, offset: int, number: int, cap: int) -> Ite
         problem = None
         if len(data) > cap:
             offset += _skip_rest(stream, data, cap)
-            problem = f"is longer than {cap:,} bytes: raise --max-line-bytes, or refer to pictures by path"
+            problem = f"is longer than {cap:,} bytes, the most that a line may have: refer to pictures by path"
             data = data[:_HEAD_OF_LONG_LINE_BYTES]
         if number == 1 and data.startswith(_BOM):
             data = data[len(_BOM) :]
