@@ -6,7 +6,7 @@ named here is loaded when it is first asked for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gristmill._version import __version__
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         RequestFailedError,
         SetupError,
     )
+    from gristmill.sdk.face import Request
     from gristmill.sdk.jobs import JobStatus
     from gristmill.sdk.options import JobOptions
     from gristmill.sdk.result import Error, Result
@@ -46,6 +47,7 @@ __all__ = [
     "JobStatus",
     "MPOpenAIAPI",
     "OpenAIAPI",
+    "Request",
     "RequestFailedError",
     "Result",
     "SetupError",
@@ -71,6 +73,7 @@ _HOMES = {
         "RequestFailedError",
         "SetupError",
     ),
+    "gristmill.sdk.face": ("Request",),
     "gristmill.sdk.jobs": ("JobStatus",),
     "gristmill.sdk.options": ("JobOptions",),
     "gristmill.sdk.result": ("Error", "Result"),
@@ -78,17 +81,19 @@ _HOMES = {
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
-    import importlib
+if not TYPE_CHECKING:  # where it is seen, any name would be taken for one of ours
 
-    if name == "blocking":
-        return importlib.import_module("gristmill.blocking")
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'gristmill' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value  # asked for once
-    return value
+    def __getattr__(name: str) -> object:
+        import importlib
+
+        if name == "blocking":
+            return importlib.import_module("gristmill.blocking")
+        home = _HOME.get(name)
+        if home is None:
+            raise AttributeError(f"module 'gristmill' has no attribute {name!r}")
+        value = getattr(importlib.import_module(home), name)
+        globals()[name] = value  # asked for once
+        return value
 
 
 def __dir__() -> list[str]:

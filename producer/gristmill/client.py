@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -45,7 +45,7 @@ class Job:
         self._pump = pump
         self.id = core.id
 
-    async def results(self, *, ordered: bool = True) -> AsyncIterator[Result]:
+    async def results(self, *, ordered: bool = True) -> AsyncGenerator[Result, None]:
         """The results, in the order of the requests, or as they come.
 
         Each is handed over once, and freed in the store when the next one is asked for. An iteration that stops early
@@ -208,14 +208,14 @@ class Client:
         pull(requests, hopper, shape)
         return Job(face, core)
 
-    async def stream(self, requests: Requests, *, ordered: bool = True, **how: Any) -> AsyncIterator[Result]:
+    async def stream(self, requests: Requests, *, ordered: bool = True, **how: Any) -> AsyncGenerator[Result, None]:
         """The results of `requests`, in their order or as they come; the job is removed at the end.
 
         `how` is what `submit` takes.
         """
         job = await self.submit(requests, **how)
         try:
-            async with contextlib.aclosing(job.results(ordered=ordered)) as results:  # type: ignore[type-var]
+            async with contextlib.aclosing(job.results(ordered=ordered)) as results:
                 async for result in results:
                     yield result
         finally:
