@@ -54,6 +54,7 @@ class Output:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._closed = False
+        self._made = work.out is not None and not work.out.exists()
         self._stream = LineStream(work) if work.out is None else None
         self._grower = Grower(work) if work.out is not None and not work.base else None
 
@@ -92,6 +93,13 @@ class Output:
             self._closed = True
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise
+
+    def discard(self) -> None:
+        """Close, and take OUT away again where it was made here and has no line."""
+        self.close()
+        out = self._work.out
+        if self._made and out is not None and out.exists() and not out.stat().st_size:
+            out.unlink()
 
     def close(self) -> None:
         """Close the files; may be called twice."""

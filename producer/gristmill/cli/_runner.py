@@ -26,7 +26,7 @@ import msgspec
 from gristmill.cli import _children, _making
 from gristmill.cli._daemon import DaemonKeeper
 from gristmill.cli._ending import conclude
-from gristmill.cli._errors import NeedsPersonError
+from gristmill.cli._errors import ExitCode, NeedsPersonError
 from gristmill.cli._failed import Origin
 from gristmill.cli._feeding import FeederKeeper
 from gristmill.cli._interrupt import interrupts
@@ -34,6 +34,7 @@ from gristmill.cli._options import JobOptions, StoreOptions
 from gristmill.cli._output import Output, open_work, spare_input
 from gristmill.cli._session import Store, api_key, base_urls, open_store
 from gristmill.cli._talk import Talk, say
+from gristmill.cli._vain import undo_if_vain
 from gristmill.cli._watching import Scale, Watcher, needs_somebody, place_of, plain_bytes
 from gristmill.cli._working import Crew
 from gristmill.contract.manifest import Manifest
@@ -222,6 +223,8 @@ class _Run:
             )
             with interrupts(crew.kill, talk) as asked:
                 outcome = await crew.run(asked)
+                if await undo_if_vain(outcome, queue, self._work, output, talk):
+                    return ExitCode.USAGE
                 return await conclude(
                     outcome,
                     queue,
