@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.support.programs import Program
 from tests.support.standin import StandinProcess
 from tests.support.wait import wait_until_sync
