@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+from bench import report
 from bench.endpoint import Endpoint
-from bench.run import Bench, Sample, median, tell
-from bench.scenarios import KEYS, SCENARIOS, TEXT_REQUESTS, Figures
+from bench.run import Bench, tell
+from bench.scenarios import SCENARIOS, TEXT_REQUESTS, Figures
 from bench.store import Store
 
 
@@ -23,9 +26,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
         type=int,
         default=TEXT_REQUESTS,
         metavar="N",
-        help=f"requests of the text scenario ({TEXT_REQUESTS:,}); the others have more or fewer in proportion",
+        help=f"requests of the text scenario ({TEXT_REQUESTS:,}); the others have fewer in proportion",
     )
     parser.add_argument("--quick", action="store_true", help="one run, a tenth of the requests: a smoke test")
+    parser.add_argument("--table", action="store_true", help="measure nothing: print the last measurement as Markdown")
     options = parser.parse_args(argv)
     unknown = [name for name in options.scenarios if name not in SCENARIOS]
     if unknown:
@@ -36,38 +40,35 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> Figures:
-    """The figures of all chosen scenarios; one that fails is told and leaves its figures out."""
+    """The figures of all chosen scenarios, kept for `--table`; one that fails is told and leaves its figures out."""
     figures: Figures = {}
+    started_s = time.monotonic()
     with Endpoint() as endpoint, Store(folder / "state") as store:
         bench = Bench(folder, endpoint, store, options.runs, options.requests / TEXT_REQUESTS)
         for name in options.scenarios or SCENARIOS:
-            scenario = SCENARIOS[name]
+            scenario, began_s = SCENARIOS[name], time.monotonic()
             tell(f"{name}: {(scenario.__doc__ or '').splitlines()[0]}")
             try:
                 figures |= scenario(bench)
-            except (RuntimeError, OSError) as error:
+            except (RuntimeError, OSError, subprocess.SubprocessError) as error:
                 tell(f"  {name} could not be measured: {error}")
-        table(bench.log)
+            tell(f"  {name} took {time.monotonic() - began_s:.0f} s")
+    report.tell_medians(bench.log)
+    report.keep(figures, bench.log, options.runs, quick=options.quick, took_s=time.monotonic() - started_s)
     return figures
-
-
-def table(log: dict[str, list[Sample]]) -> None:
-    tell("\nmedian of each client         CPU s   store CPU s    wall s")
-    for name, samples in log.items():
-        middle = median(samples)
-        tell(f"{name:26} {middle.cpu_s:8.2f} {middle.store_s:13.2f} {middle.wall_s:9.2f}")
 
 
 def main() -> int:
     options = parse(sys.argv[1:])
+    if options.table:
+        return report.table()
     figures: Figures = {}
     with tempfile.TemporaryDirectory(prefix="gm-bench-") as folder:
         try:
             figures = measure(options, Path(folder))
         except LookupError as error:
             tell(f"Nothing was measured: {error}")
-    rounded = {key: round(figures[key], 3) if key in figures else None for key in KEYS}
-    print(json.dumps(rounded), flush=True)
+    print(json.dumps(report.rounded(figures)), flush=True)
     return 0
 
 

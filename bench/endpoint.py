@@ -1,7 +1,8 @@
 """The endpoint to measure against: nginx with lua, which costs far less than any client.
 
 It reads the whole body and answers with a fixed chat completion of about 2 KB. It counts the requests that it answered
-and remembers when the first one came. Below `/slow/v1`, a request that says `"delay_s": X` is answered after X seconds.
+and remembers when the first one was in. Below `/slow/v1`, a request that says `"delay_s": X` is answered after X
+seconds. `cpu_s` tells what it used itself: near the wall time of a run, it would have been what was measured.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ http {{
     location = /stats {{
       content_by_lua_block {{
         local stats = ngx.shared.stats
-        ngx.print('{{"requests":', stats:get("requests") or 0, ',"first_s":', stats:get("first_s") or "null", '}}')
+        ngx.print('{{"requests":', stats:get("requests") or 0, ',"first_s":', stats:get("first_s") or "null",
+          ',"pid":', ngx.worker.pid(), '}}')
       }}
     }}
     location = /reset {{ content_by_lua_block {{ ngx.shared.stats:flush_all() ngx.print("{{}}") }} }}
@@ -149,9 +151,18 @@ class Endpoint:
         return True
 
     def stats(self) -> dict[str, Any]:
-        """`requests` answered and `first_s`, the wall clock of the first, since the last reset."""
+        """`requests` answered and `first_s`, the wall clock of the first, since the last reset; `pid` of the server."""
         with self._direct.open(f"{self.url}/stats", timeout=5) as answer:
             return json.load(answer)
+
+    def cpu_s(self) -> float:
+        """User and system seconds of the serving process so far; 0 where the system has no `/proc`."""
+        path = Path(f"/proc/{self.stats()['pid']}/stat")
+        if not path.exists():
+            return 0.0
+        after_name = path.read_text(encoding="utf-8").rpartition(") ")[2].split()
+        user, system = after_name[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def reset(self) -> None:
         self._direct.open(f"{self.url}/reset", timeout=5).close()

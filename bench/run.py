@@ -9,26 +9,45 @@ import signal
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.endpoint import Endpoint
 from bench.store import Store
 
 ROOT = Path(__file__).resolve().parent.parent
-PRODUCER = str(Path(sys.executable).with_name("producer"))
 RUN_LIMIT_S = 900
+
+
+def script(name: str) -> str:
+    """The command of that name that belongs to this interpreter."""
+    return str(Path(sys.executable).with_name(name))
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One run: CPU of all client processes, CPU of the store, wall time, all in seconds."""
+    """One run: CPU of all client processes, of the store and of the endpoint, and wall time, all in seconds."""
 
+    requests: int
     cpu_s: float
     store_s: float
+    endpoint_s: float
     wall_s: float
+
+    @property
+    def cpu_us(self) -> float:
+        """Microseconds of the client's CPU per request."""
+        return self.cpu_s / self.requests * 1e6
+
+    @property
+    def store_us(self) -> float:
+        return self.store_s / self.requests * 1e6
+
+    @property
+    def rate(self) -> float:
+        """Requests per second."""
+        return self.requests / self.wall_s
 
 
 @dataclass(frozen=True)
@@ -54,18 +73,37 @@ class Bench:
     scale: float
     log: dict[str, list[Sample]] = field(default_factory=dict)
 
+    @property
+    def modules(self) -> Path:
+        """Where a `producer submit` tells what it imported."""
+        return self.folder / "modules.json"
+
+    @property
+    def mark(self) -> Path:
+        """Where a `producer submit` tells when it had its imports."""
+        return self.folder / "mark.json"
+
+    def log_file(self, name: str) -> Path:
+        return self.folder / name
+
     def requests(self, full: int) -> int:
         return max(40, int(full * self.scale))
 
     def producer(self, load: Load) -> Sample:
-        """`producer run`, from exec to exit, on an empty store."""
+        """`producer run`, from exec to exit, on an empty store.
+
+        Raises:
+            RuntimeError: it failed, or not every answer is there.
+        """
         out = self.folder / "out.jsonl"
         self._forget(out)
         per_worker = max(1, load.in_flight // load.processes)
-        argv = self._producer_argv(load.source, out, self._url(load))
-        argv += ["--workers", str(load.processes), "--concurrency", str(per_worker), "--json", *load.extra]
+        argv = [script("producer"), "run", str(load.source), "-o", str(out), "-m", "bench", "-e", self._url(load)]
+        argv += ["--state-dir", str(self.store.state_dir), "--json", *load.extra]
+        argv += ["--workers", str(load.processes), "--concurrency", str(per_worker)]
         sample = self._measure(argv, load)
-        ok = sum(b'"status":"ok"' in line for line in out.read_bytes().splitlines())
+        with out.open("rb") as lines:
+            ok = sum(b'"status":"ok"' in line for line in lines)
         if ok != load.requests:
             raise RuntimeError(f"producer run brought back {ok} good answers for {load.requests} requests")
         self._forget(out)
@@ -75,11 +113,16 @@ class Bench:
         numbers = [str(n) for n in (body_bytes, load.requests, load.in_flight, load.processes)]
         return self._measure([sys.executable, "-m", "bench.clients.limit", self._url(load), *numbers], load)
 
-    def slices(self, load: Load) -> Sample:
+    def slices(self, load: Load, *, as_they_are: bool = False) -> Sample:
+        """Today's way; with `as_they_are` without re-encoding, and without what making the messages takes."""
         out = self.folder / "slices.jsonl"
         numbers = [str(n) for n in (load.in_flight, load.processes)]
         argv = [sys.executable, "-m", "bench.clients.slices", str(load.source), str(out), self._url(load), *numbers]
-        return self._measure(argv, load)
+        if not as_they_are:
+            return self._measure(argv, load)
+        sample = self._measure([*argv, "--as-they-are"], load)
+        spent = json.loads(out.with_name(out.name + ".prepared").read_text(encoding="utf-8"))
+        return replace(sample, cpu_s=sample.cpu_s - spent["cpu_s"], wall_s=sample.wall_s - spent["wall_s"])
 
     def alternate(self, name: str, clients: Mapping[str, Callable[[], Sample]]) -> dict[str, Sample]:
         """Every client once a round, so that a slow minute of the machine hits all; the median of each figure."""
@@ -88,40 +131,15 @@ class Bench:
             for client, run in clients.items():
                 sample = run()
                 samples[client].append(sample)
-                tell(
-                    f"  {name:13} {client:9} {number + 1}/{self.runs}  {sample.cpu_s:7.2f} s CPU {sample.wall_s:7.2f} s"
-                )
+                tell(f"  {name:9} {client:9} {number + 1}/{self.runs}  {shown(sample)}")
         self.log |= {f"{name} {client}": taken for client, taken in samples.items()}
         return {client: median(taken) for client, taken in samples.items()}
-
-    def first_request_s(self, source: Path) -> float:
-        """Seconds from exec of `producer run` to its first request at the endpoint; the run is then ended."""
-        out = self.folder / "first.jsonl"
-        self._forget(out)
-        self.endpoint.reset()
-        argv = self._producer_argv(source, out, f"{self.endpoint.url}/v1")
-        started_s = time.time()
-        process = subprocess.Popen(
-            argv, env=self._env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        try:
-            while (first_s := self.endpoint.stats()["first_s"]) is None:
-                if time.time() - started_s > RUN_LIMIT_S or (process.poll() or 0) > 1:
-                    raise RuntimeError("producer run ended without a request")
-                time.sleep(0.01)
-        finally:
-            end_group(process)
-            self._forget(out)
-        return first_s - started_s
-
-    def _producer_argv(self, source: Path, out: Path, url: str) -> list[str]:
-        where = ["-o", str(out), "--state-dir", str(self.store.state_dir)]
-        return [PRODUCER, "run", str(source), *where, "-m", "bench", "-e", url]
 
     def _url(self, load: Load) -> str:
         return self.endpoint.url + load.base
 
-    def _env(self) -> dict[str, str]:
+    def env(self) -> dict[str, str]:
+        """The environment of every client: nothing that would tell it of another store, endpoint or key."""
         return {k: v for k, v in os.environ.items() if not k.startswith(("GRISTMILL_", "OPENAI_"))}
 
     def _forget(self, out: Path) -> None:
@@ -132,28 +150,39 @@ class Bench:
     def _measure(self, argv: list[str], load: Load) -> Sample:
         result, log = self.folder / "reaper.json", self.folder / "client.log"
         self.endpoint.reset()
-        store_s = self.store.cpu_s()
+        store_s, endpoint_s = self.store.cpu_s(), self.endpoint.cpu_s()
         command = [sys.executable, "-m", "bench.reaper", str(result), "--", *argv]
         with log.open("wb") as out:
-            subprocess.run(command, cwd=ROOT, env=self._env(), stdout=out, stderr=out, timeout=RUN_LIMIT_S, check=True)
+            subprocess.run(command, cwd=ROOT, env=self.env(), stdout=out, stderr=out, timeout=RUN_LIMIT_S, check=True)
         used = json.loads(result.read_text(encoding="utf-8"))
         answered = self.endpoint.stats()["requests"]
         if used["code"] != 0 or answered < load.requests // load.processes * load.processes:
             tail = log.read_text(encoding="utf-8", errors="replace")[-1500:]
             raise RuntimeError(f"{argv[:3]} ended with {used['code']} after {answered} requests:\n{tail}")
-        return Sample(used["user_s"] + used["sys_s"], self.store.cpu_s() - store_s, used["wall_s"])
+        return Sample(
+            requests=load.requests,
+            cpu_s=used["user_s"] + used["sys_s"],
+            store_s=self.store.cpu_s() - store_s,
+            endpoint_s=self.endpoint.cpu_s() - endpoint_s,
+            wall_s=used["wall_s"],
+        )
 
 
 def median(samples: list[Sample]) -> Sample:
-    return Sample(
-        statistics.median(s.cpu_s for s in samples),
-        statistics.median(s.store_s for s in samples),
-        statistics.median(s.wall_s for s in samples),
+    """The median of each figure by itself."""
+    names = ("cpu_s", "store_s", "endpoint_s", "wall_s")
+    return Sample(samples[0].requests, *(statistics.median(getattr(s, name) for s in samples) for name in names))
+
+
+def shown(sample: Sample) -> str:
+    return (
+        f"{sample.requests:8,} requests {sample.cpu_us:7.0f} us CPU each {sample.store_us:5.0f} us of the store, "
+        f"{sample.wall_s:6.2f} s ({sample.endpoint_s:.2f} s CPU of the endpoint)"
     )
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a client with all its processes: two Ctrl-C, then by force."""
+    """End a client with all its processes: two Ctrl-C, then by force; one that has ended is left alone."""
     for number in (signal.SIGINT, signal.SIGINT, signal.SIGKILL):
         if process.poll() is not None:
             return

@@ -6,12 +6,15 @@ is counted apart, from its own INFO.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Self
 
 from redis import Redis
 
 from gristmill.embedded import EmbeddedStore
+
+REWRITE_S = 60
 
 
 class Store:
@@ -32,9 +35,26 @@ class Store:
             self._embedded.close()
 
     def cpu_s(self) -> float:
-        """User and system seconds that the server has used so far, without its children."""
+        """User and system seconds that the server has used so far, its log's rewrites by child processes included."""
         info = self._redis.info("cpu")
-        return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
+        kinds = ("used_cpu_user", "used_cpu_sys", "used_cpu_user_children", "used_cpu_sys_children")
+        return sum(float(info[kind]) for kind in kinds)
 
     def empty(self) -> None:
+        """Drop all data and begin a new log, as a store has it that was just started."""
+        self._wait_rewritten()
         self._redis.flushall()
+        self._redis.bgrewriteaof()
+        self._wait_rewritten()
+
+    def jobs(self) -> int:
+        """Jobs that workers may have something to do for."""
+        return int(self._redis.zcard("gm:run"))
+
+    def _wait_rewritten(self) -> None:
+        deadline = time.monotonic() + REWRITE_S
+        while time.monotonic() < deadline:
+            info = self._redis.info("persistence")
+            if not info["aof_rewrite_in_progress"] and not info["aof_rewrite_scheduled"]:
+                return
+            time.sleep(0.05)
