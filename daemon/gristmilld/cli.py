@@ -27,11 +27,11 @@ from gristmill import __version__
 from gristmilld.config import DEFAULT_METRICS_PORT, EXIT_USAGE, DaemonConfig
 
 if TYPE_CHECKING:
-    from gristmilld.supervisor.loop import Serving
+    from gristmilld.supervisor.loop import Helping, Serving
 
 log = logging.getLogger(__name__)
 
-NEEDED = ("aiohttp", "prometheus_client")
+NEEDED = ("aiohttp", "prometheus_client", "rq")
 PRELOADED = ("asyncio", "pybase64", "redis.asyncio", "uvloop", "gristmilld.worker.main")
 """Imported before the first fork, so that children share the pages and a restart takes no time. None starts a thread
 or opens a file when imported."""
@@ -71,7 +71,11 @@ _SETTINGS = (
                  help="Requests in flight per worker; 256 by default."),
     click.option("--pool", metavar="NAME", help="Work only on jobs of this pool."),
     click.option("--allow-root", "allowed_roots", multiple=True, metavar="DIR",
-                 help="A folder beneath which pictures may be read by reference; may be repeated."),
+                 help="A folder beneath which inputs and pictures may be read, and results written; may be repeated."),
+    click.option("--control-redis", metavar="URL",
+                 help="Store of the control plane's queues (RQ), where that is another one "
+                 "(env GRISTMILL_CONTROL_REDIS_URL)."),
+    click.option("--no-control", is_flag=True, help="Leave feeding, exporting and webhooks to other daemons."),
     click.option("--metrics-port", type=click.IntRange(0, 65_535),
                  help="Serve /metrics and /readyz there; 9464 by default, off with --exit-with-parent."),
     click.option("--metrics-host", metavar="HOST", help="The address for them; 127.0.0.1 by default."),
@@ -176,10 +180,16 @@ def _run(config: DaemonConfig, *, exit_with_parent: bool) -> int:
                 raise _Refusal(str(error)) from error
             config, revive = msgspec.structs.replace(config, redis=store.url), store.revive
         _introduce(config)
+        if exit_with_parent:  # whoever started it looks after its job
+            config = msgspec.structs.replace(config, control=False)
         entries = Entries(worker=_work, control=partial(run_control, revive=revive))
         daemon_id = f"d{secrets.token_hex(5)}"
         serving = _open_metrics(config, daemon_id, stack, by_default=not exit_with_parent)
-        return Supervisor(config, daemon_id, entries, exit_with_parent=exit_with_parent, serving=serving).run()
+        helping = _control_plane() if config.control else None
+        supervisor = Supervisor(
+            config, daemon_id, entries, exit_with_parent=exit_with_parent, serving=serving, helping=helping
+        )
+        return supervisor.run()
 
 
 def _open_metrics(config: DaemonConfig, daemon_id: str, stack: ExitStack, *, by_default: bool) -> Serving | None:
@@ -212,6 +222,15 @@ def _open_metrics(config: DaemonConfig, daemon_id: str, stack: ExitStack, *, by_
     return Serving(_serve, socket.fileno(), folder)
 
 
+def _control_plane() -> Helping:
+    from gristmill.queue.wishes import Wish
+    from gristmilld.supervisor.loop import Helping
+
+    for name in ("rq", "gristmilld.control.rqworker"):  # as `PRELOADED`
+        importlib.import_module(name)
+    return Helping(_help, tuple(Wish))
+
+
 def _introduce(config: DaemonConfig) -> None:
     """Say what starts, so that a wrong endpoint or store is seen at once."""
     from gristmill.queue.store import shown
@@ -235,3 +254,10 @@ def _serve(spec: Any) -> int:
     from gristmilld.server.main import run_server
 
     return run_server(spec)
+
+
+def _help(spec: Any) -> int:
+    """Runs in an RQ worker alone, as `_work`."""
+    from gristmilld.control.rqworker import run_rq_worker
+
+    return run_rq_worker(spec)

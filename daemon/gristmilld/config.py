@@ -89,11 +89,16 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
         drain_s: a stop waits so long for requests in flight before they are put back.
         hang_s: a process whose loop is silent for so long is ended.
         stalled_after_s: a job of which nothing has finished for so long is reported, with what it waits for.
-        allowed_roots: folders beneath which pictures may be read by reference; none by default.
+        allowed_roots: folders beneath which pictures may be read by reference, inputs read and results written; none
+            by default.
         metrics: False serves none, whatever the port.
         metrics_host: where the metrics are served.
         metrics_port: None leaves it to the command: `DEFAULT_METRICS_PORT` for a daemon that stands for itself, no
             metrics for one that ends with whoever started it.
+        control: run the control plane: feeding, exporting and webhooks for jobs that wish it.
+        control_redis: URL of the store of RQ's keys; empty is `redis`. May hold a password, as that.
+        webhook_secret: signs webhooks; without it none is called.
+        webhook_private: webhooks may have private addresses.
         state_dir: the embedded store's and the daemon's own files.
         log_format: ``text`` for people, ``json`` for machines.
         log_level: the least severity that is logged.
@@ -113,6 +118,10 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     metrics: bool = True
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
+    control: bool = True
+    control_redis: str = ""
+    webhook_secret: Secret | None = None
+    webhook_private: bool = False
     state_dir: str = ""
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -183,6 +192,24 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_fd: int
     parent_fd: int
     listen_fd: int
+
+
+class HelperSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a forked RQ worker needs to know; `heartbeat_fd` and `parent_fd` as in `WorkerSpec`.
+
+    Attributes:
+        wish: whose queue it works on (`gristmill.queue.wishes.Wish`).
+        generation: counts its starts, from 0.
+
+    SIGTERM has its job put down and ends it with exit code 0.
+    """
+
+    config: DaemonConfig
+    daemon_id: str
+    wish: str
+    generation: int
+    heartbeat_fd: int
+    parent_fd: int
 
 
 def default_workers() -> int:

@@ -29,6 +29,7 @@ from gristmill.embedded import default_state_dir
 from gristmilld.config import DEFAULT_CONCURRENCY, DaemonConfig, EndpointConfig, Secret, default_workers
 
 REDIS_ENV = "GRISTMILL_REDIS_URL"
+CONTROL_REDIS_ENV = "GRISTMILL_CONTROL_REDIS_URL"
 BASE_URL_ENVS = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
 KEY_ENV = "OPENAI_API_KEY"
 
@@ -68,6 +69,14 @@ class _EndpointTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     aiohttp: bool = False
 
 
+class _WebhookTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[webhooks]``: where the secret lies that signs them, and whether `private` addresses may be called."""
+
+    secret_env: str | None = None
+    secret_file: str | None = None
+    private: bool = False
+
+
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the file may hold; None where it says nothing and a default depends on the machine."""
 
@@ -84,9 +93,12 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     metrics: bool = True
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
+    control: bool = True
+    control_redis: str | None = None
     state_dir: str | None = None
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    webhooks: _WebhookTable = _WebhookTable()
     endpoints: dict[str, _EndpointTable] = {}
 
 
@@ -100,6 +112,8 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     pool: str | None = None
     allowed_roots: Sequence[str] = ()
+    no_control: bool = False
+    control_redis: str | None = None
     no_metrics: bool = False
     metrics_host: str | None = None
     metrics_port: int | None = None
@@ -145,6 +159,10 @@ def survey(flags: Flags, env: Mapping[str, str]) -> Survey:
         metrics=file.metrics and not flags.no_metrics,
         metrics_host=flags.metrics_host or file.metrics_host,
         metrics_port=flags.metrics_port if flags.metrics_port is not None else file.metrics_port,
+        control=file.control and not flags.no_control,
+        control_redis=flags.control_redis or env.get(CONTROL_REDIS_ENV) or file.control_redis or "",
+        webhook_secret=_webhook_secret(file.webhooks, env, errors),
+        webhook_private=file.webhooks.private,
         state_dir=flags.state_dir or file.state_dir or str(default_state_dir()),
         log_format=_first(flags.log_format, file.log_format),
         log_level=_first(flags.log_level, file.log_level),
@@ -244,7 +262,7 @@ def _from_table(name: str, table: _EndpointTable, env: Mapping[str, str]) -> End
     return EndpointConfig(
         name=name,
         url=_base_url(table.url, where),
-        key=_key(table, env, where),
+        key=_secret(table.key_env, table.key_file, env, where, "key"),
         max_in_flight=table.max_in_flight,
         ca_file=table.ca_file,
         insecure=table.insecure,
@@ -260,23 +278,32 @@ def _base_url(text: str, where: str) -> str:
         raise SettingsError(f"{where}: {error}") from None
 
 
-def _key(table: _EndpointTable, env: Mapping[str, str], where: str) -> Secret | None:
-    if table.key_env is not None and table.key_file is not None:
-        raise SettingsError(f"{where}: give key_env or key_file, not both")
-    if table.key_env is not None:
-        key = env.get(table.key_env, "").strip()
-        if not key:
-            raise SettingsError(f"{where}: the environment has no {table.key_env}: export it, or remove key_env")
-        return Secret(key)
-    if table.key_file is None:
+def _webhook_secret(table: _WebhookTable, env: Mapping[str, str], errors: list[SettingsError]) -> Secret | None:
+    try:
+        return _secret(table.secret_env, table.secret_file, env, "webhooks", "secret")
+    except SettingsError as error:
+        errors.append(error)
+        return None
+
+
+def _secret(variable: str | None, path: str | None, env: Mapping[str, str], where: str, name: str) -> Secret | None:
+    """The secret called `name` that lies in an environment variable or a file; None where neither is given."""
+    if variable is not None and path is not None:
+        raise SettingsError(f"{where}: give {name}_env or {name}_file, not both")
+    if variable is not None:
+        text = env.get(variable, "").strip()
+        if not text:
+            raise SettingsError(f"{where}: the environment has no {variable}: export it, or remove {name}_env")
+        return Secret(text)
+    if path is None:
         return None
     try:
-        key = Path(table.key_file).read_text(encoding="utf-8").strip()
+        text = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
-        raise SettingsError(f"{where}: the key file {table.key_file} cannot be read") from None
-    if not key:
-        raise SettingsError(f"{where}: the key file {table.key_file} is empty")
-    return Secret(key)
+        raise SettingsError(f"{where}: the {name} file {path} cannot be read") from None
+    if not text:
+        raise SettingsError(f"{where}: the {name} file {path} is empty")
+    return Secret(text)
 
 
 # -- checks
@@ -297,6 +324,8 @@ def _wrong(config: DaemonConfig) -> Iterator[SettingsError]:
     """What is wrong with single values."""
     if not config.pool or not _POOL_CHARS.issuperset(config.pool):
         yield SettingsError(f"a pool's name has letters, digits, '-', '_' and '.', not {config.pool!r}")
+    if config.control_redis and "://" not in config.control_redis:
+        yield SettingsError("control_redis is a URL, as the store's: redis://localhost:6379/1")
     if config.redis and "://" not in config.redis:
         yield SettingsError("the store's URL starts with redis://, rediss:// or unix://: redis://localhost:6379/0")
     for name, low, high in (

@@ -56,12 +56,12 @@ def test_the_table_of_failures_is_the_one_in_code() -> None:
 def test_the_example_of_settings_is_complete_and_true() -> None:
     """examples/gristmill.toml is accepted, names every setting, and shows the default where it claims one."""
     path = ROOT / "examples/gristmill.toml"
-    config = load(Flags(config=path), {"HOSTED_KEY": "secret"})
+    config = load(Flags(config=path), {"HOSTED_KEY": "secret", "HOOK_SECRET": "secret"})
     assert [e.name for e in config.endpoints] == ["local", "hosted"]
     written = tomllib.loads(path.read_text(encoding="utf-8"))
     defaults = {f.name: f.default for f in msgspec.structs.fields(_File)}
     assert set(written) == set(defaults)
-    own_words = {"redis", "workers", "metrics_port", "state_dir", "endpoints", "allowed_roots"}
+    own_words = {"redis", "workers", "metrics_port", "state_dir", "endpoints", "allowed_roots", "control_redis", "webhooks"}
     assert {k: v for k, v in written.items() if k not in own_words and v != defaults[k]} == {}
 
 

@@ -34,6 +34,8 @@ from gristmilld.config import EXIT_SETUP, EXIT_USAGE, ControlSpec
 from gristmilld.control.janitor import Janitor
 from gristmilld.control.notices import NoticeStream
 from gristmilld.control.reaper import Reaper
+from gristmilld.control.reconciler import Reconciler
+from gristmilld.control.roots import Roots
 from gristmilld.control.storewatch import TROUBLE, Revive, StoreWatch
 from gristmilld.control.watchdog import Watchdog
 from gristmilld.lifeline import beat_forever, watch_parent
@@ -44,6 +46,7 @@ REGISTER_INTERVAL_S = 5.0
 REGISTER_TTL_S = 30.0
 ROUND_INTERVAL_S = 3.0
 SWEEP_INTERVAL_S = 30.0
+RECONCILE_INTERVAL_S = 1.0
 JITTER = 0.3
 """Intervals vary by this share, up and down, so that daemons do not keep step."""
 GOODBYE_S = 2.0
@@ -122,10 +125,27 @@ class _Control:
             now = msgspec.structs.replace(info, recent_crashes=crashes)
             await registry.register_daemon(redis, now, REGISTER_TTL_S)
 
+        reconciler = self._reconciler(redis)
         async with asyncio.TaskGroup() as chores:
             chores.create_task(_repeat(watch, REGISTER_INTERVAL_S, register))
             chores.create_task(_repeat(watch, ROUND_INTERVAL_S, janitor.round))
             chores.create_task(_repeat(watch, SWEEP_INTERVAL_S, janitor.sweep))
+            if reconciler is not None:
+                chores.create_task(_repeat(watch, RECONCILE_INTERVAL_S, reconciler.round))
+                chores.create_task(_repeat(watch, SWEEP_INTERVAL_S, reconciler.sweep))
+
+    def _reconciler(self, redis: Redis) -> Reconciler | None:
+        """None where the control plane is left to other daemons."""
+        config = self._spec.config
+        if not config.control:
+            return None
+        from gristmilld.control.jobs import TIMEOUTS_S
+        from gristmilld.control.rqdesk import RqDesk
+        from gristmilld.control.rqworker import control_connection
+
+        url = config.control_redis or config.redis
+        desk = RqDesk(control_connection(url, f"{self._spec.daemon_id}.reconciler"), TIMEOUTS_S)
+        return Reconciler(redis, desk, Roots(config.allowed_roots), monotonic_s)
 
     def _info(self) -> DaemonInfo:
         config = self._spec.config

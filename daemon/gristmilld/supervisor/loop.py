@@ -17,7 +17,7 @@ from typing import assert_never
 import msgspec
 
 from gristmilld.clock import Clock, monotonic_s
-from gristmilld.config import ControlSpec, DaemonConfig, ServerSpec, WorkerSpec
+from gristmilld.config import ControlSpec, DaemonConfig, HelperSpec, ServerSpec, WorkerSpec
 from gristmilld.metricsdir import MetricsDir
 from gristmilld.supervisor import process
 from gristmilld.supervisor.heartbeat import Heartbeat
@@ -69,6 +69,17 @@ class Serving(msgspec.Struct, frozen=True):
     folder: MetricsDir
 
 
+class Helping(msgspec.Struct, frozen=True):
+    """The helpers that work on the control plane's queues, one for each of `wishes`.
+
+    Attributes:
+        entry: what each runs; returns its exit code.
+    """
+
+    entry: Callable[[HelperSpec], int]
+    wishes: tuple[str, ...]
+
+
 class _Child(msgspec.Struct, frozen=True):
     slot: str
     pid: int
@@ -87,6 +98,7 @@ class Supervisor:
         rules: the budgets; by default made from `config`.
         exit_with_parent: the end of stdin is a stop request.
         serving: the server of metrics; None is off.
+        helping: the workers of the control plane; None is off.
     """
 
     def __init__(
@@ -98,6 +110,7 @@ class Supervisor:
         rules: Rules | None = None,
         exit_with_parent: bool = False,
         serving: Serving | None = None,
+        helping: Helping | None = None,
         clock: Clock = monotonic_s,
     ) -> None:
         self._config = config
@@ -106,7 +119,9 @@ class Supervisor:
         self._clock = clock
         self._worker_slots = {f"worker-{number}": number for number in range(config.workers)}
         self._serving = serving
-        helpers = [] if serving is None else [SERVER]
+        self._helping = helping
+        self._helpers = {} if helping is None else {f"rq-{wish}": wish for wish in helping.wishes}
+        helpers = [*([] if serving is None else [SERVER]), *self._helpers]
         self._policy = Policy(rules or rules_of(config), list(self._worker_slots), clock(), helpers)
         self._children: dict[str, _Child] = {}
         self._outbox = Outbox()
@@ -241,6 +256,8 @@ class Supervisor:
             return self._fork_control(generation, heartbeat)
         if slot == SERVER:
             return self._fork_server(generation, heartbeat)
+        if slot in self._helpers:
+            return self._fork_helper(slot, generation, heartbeat)
         return self._fork_worker(slot, generation, heartbeat)
 
     def _fork_worker(self, slot: str, generation: int, heartbeat: Heartbeat) -> int:
@@ -268,6 +285,19 @@ class Supervisor:
         )
         keep = {spec.heartbeat_fd, spec.parent_fd, spec.listen_fd}
         return process.fork(lambda: serving.entry(spec), "gm-server", keep=keep)
+
+    def _fork_helper(self, slot: str, generation: int, heartbeat: Heartbeat) -> int:
+        helping = self._helping
+        assert helping is not None, "there is no slot for a helper where the control plane is off"
+        spec = HelperSpec(
+            config=self._config,
+            daemon_id=self._daemon_id,
+            wish=self._helpers[slot],
+            generation=generation,
+            heartbeat_fd=heartbeat.write_fd,
+            parent_fd=self._parent_fds[0],
+        )
+        return process.fork(lambda: helping.entry(spec), f"gm-{slot}", keep={spec.heartbeat_fd, spec.parent_fd})
 
     def _fork_control(self, generation: int, heartbeat: Heartbeat) -> int:
         notices = os.pipe()

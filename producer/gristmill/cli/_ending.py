@@ -12,13 +12,13 @@ import click
 import msgspec
 
 from gristmill.cli._errors import ExitCode
-from gristmill.cli._failed import Origin, keep_failed
 from gristmill.cli._jobview import paused, summarise
 from gristmill.cli._output import Output
 from gristmill.cli._talk import Talk, say
 from gristmill.cli._watching import PERIOD_S, Watcher, place_of
 from gristmill.cli._working import End, Outcome
 from gristmill.contract.lifecycle import TERMINAL, JobState
+from gristmill.leftover import Origin, keep_failed
 from gristmill.outlet.assemble import Outcome as Assembling
 from gristmill.outlet.errors import DiskError
 from gristmill.outlet.proof import prove
@@ -94,7 +94,7 @@ async def conclude(
     ended = outcome.end == End.FINISHED and snapshot.state in TERMINAL
     if ended:
         if work.out is not None and origin is not None and not work.holds_more:
-            await asyncio.to_thread(keep_failed, work.out, origin)
+            await asyncio.to_thread(keep_failed, work.out, origin, say)
         if private:
             await queue.remove()
         if not work.remove():

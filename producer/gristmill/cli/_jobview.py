@@ -61,17 +61,17 @@ def facts(snapshot: JobSnapshot, at_s: float, trouble: str = "") -> Facts:
     )
 
 
-def notes(snapshot: JobSnapshot, daemons: int, *, private: bool = False) -> list[str]:
+def notes(snapshot: JobSnapshot, daemons: int, *, private: bool = False, detached: bool = False) -> list[str]:
     """Sentences about what stands in the way or needs somebody, most urgent first.
 
-    A `private` job belongs to a `producer run`, which brings its own daemon.
+    A `private` job belongs to a `producer run`, which brings its own daemon; a `detached` one is fed by daemons.
     """
     job = snapshot.job
     found: list[str] = []
     if snapshot.state == JobState.PAUSED:
         then = "the same `producer run` goes on" if private else f"`producer resume {job}` goes on"
         found.append(paused(snapshot, then))
-    if snapshot.feeder_lost and not private:
+    if snapshot.feeder_lost and not private and not detached:
         found.append(f"feeder lost at line {lines_fed(snapshot):,}: give the same `producer submit` again to go on")
     if snapshot.state not in TERMINAL and not daemons:
         found.append(
@@ -161,7 +161,8 @@ def human(snapshot: JobSnapshot, manifest: Manifest, daemons: int, wait: Wait | 
     for role, lease in (("feeder", snapshot.feeder), ("collector", snapshot.collector)):
         if lease is not None:
             lines.append(f"{role:<10} {lease.holder}")
-    return lines + [f"note       {note}" for note in notes(snapshot, daemons, private=is_private(manifest))]
+    said = notes(snapshot, daemons, private=is_private(manifest), detached=manifest.wishes.detached)
+    return lines + [f"note       {note}" for note in said]
 
 
 def _deadline(snapshot: JobSnapshot) -> str:

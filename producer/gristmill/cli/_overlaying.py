@@ -10,7 +10,6 @@ import asyncio
 from pathlib import Path
 
 from gristmill.cli._ending import exit_code, explain, tell
-from gristmill.cli._failed import keep_failed, origin_of
 from gristmill.cli._interrupt import interrupts
 from gristmill.cli._jobs import DaemonCount
 from gristmill.cli._jobview import summarise
@@ -20,6 +19,7 @@ from gristmill.cli._talk import Talk, say
 from gristmill.cli._watching import Watcher, needs_somebody
 from gristmill.cli._working import Crew, End
 from gristmill.contract.lifecycle import TERMINAL
+from gristmill.leftover import keep_failed, origin_of
 from gristmill.neighbours import holder, is_dead_neighbour
 from gristmill.outlet.collector import Until
 from gristmill.outlet.overlay import answers_of, overlay
@@ -50,7 +50,7 @@ async def overlay_retries(
         audit = await asyncio.to_thread(audit_file, target, _total(snapshot))
         origin = await asyncio.to_thread(origin_of, await parent.manifest())
         if origin is not None:
-            await asyncio.to_thread(keep_failed, target, origin)
+            await asyncio.to_thread(keep_failed, target, origin, say)
         lock.remove()
     summary = summary_of(audit, snapshot)
     tell(summary, as_json=as_json)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gristmill.cli._ending import conclude
-from gristmill.cli._failed import origin_of
 from gristmill.cli._feeding import FeederKeeper
 from gristmill.cli._interrupt import interrupts
 from gristmill.cli._jobs import DaemonCount
@@ -23,6 +22,7 @@ from gristmill.cli._talk import Talk, say
 from gristmill.cli._watching import Scale, Watcher, needs_somebody
 from gristmill.cli._working import Crew, End
 from gristmill.contract.lifecycle import TERMINAL
+from gristmill.leftover import origin_of
 from gristmill.neighbours import holder, is_dead_neighbour
 from gristmill.outlet.collector import Until
 from gristmill.outlet.peek import peek

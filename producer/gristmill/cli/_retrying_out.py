@@ -18,13 +18,13 @@ from pathlib import Path
 import click
 
 from gristmill.cli._errors import BadUsageError, ExitCode
-from gristmill.cli._failed import failed_path
 from gristmill.cli._options import JobOptions
 from gristmill.cli._retrying import RetryOptions
 from gristmill.cli._runner import RunOptions, run
 from gristmill.cli._talk import say
 from gristmill.intake.failed import Note, note_of
 from gristmill.intake.options import ImageOptions
+from gristmill.leftover import failed_path
 from gristmill.outlet.errors import disk
 from gristmill.outlet.failures import failures
 from gristmill.outlet.files import sync_folder, write_file

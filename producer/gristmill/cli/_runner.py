@@ -27,7 +27,6 @@ from gristmill.cli import _children, _making
 from gristmill.cli._daemon import DaemonKeeper
 from gristmill.cli._ending import conclude
 from gristmill.cli._errors import ExitCode, NeedsPersonError
-from gristmill.cli._failed import Origin
 from gristmill.cli._feeding import FeederKeeper
 from gristmill.cli._interrupt import interrupts
 from gristmill.cli._options import JobOptions, StoreOptions
@@ -41,6 +40,7 @@ from gristmill.contract.manifest import Manifest
 from gristmill.intake.feed_main import FeedSpec
 from gristmill.intake.options import EncodeOptions, Recipe
 from gristmill.intake.source import identify, input_digest
+from gristmill.leftover import Origin
 from gristmill.outlet.collector import Until, collect
 from gristmill.outlet.finished import FinishedPlan
 from gristmill.outlet.workdir import Work

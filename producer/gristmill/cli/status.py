@@ -40,6 +40,8 @@ async def _told(queue: LeaseQueue, opened: Store, *, full: bool, as_json: bool) 
     from gristmill.cli import _jobview, _report
     from gristmill.cli._jobs import look, versions
     from gristmill.cli._progress import STALL_S
+    from gristmill.cli._wishview import wish_lines
+    from gristmill.queue import wishes
     from gristmill.queue.registry import live_daemons
     from gristmill.queue.scene import look_around
     from gristmill.queue.store import read_info, store_info
@@ -53,6 +55,8 @@ async def _told(queue: LeaseQueue, opened: Store, *, full: bool, as_json: bool) 
     if idle_s(snapshot) >= STALL_S:
         wait = waits_for(await look_around(opened.redis, queue, snapshot, oldest=True))
     lines = _jobview.human(snapshot, manifest, len(daemons), wait)
+    if manifest.wishes:
+        lines += wish_lines(manifest, snapshot, await wishes.progress(opened.redis, manifest.job))
     if full:
         found = _report.report(
             snapshot,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from gristmill.cli._options import SECONDS, JobOptions, StoreOptions, job_options, json_option, store_options
@@ -20,9 +22,22 @@ from gristmill.cli._options import SECONDS, JobOptions, StoreOptions, job_option
     help="Forget the job so long after it has ended and all its results have been collected; results that nobody has "
     "collected are kept for ever.  [default: 7d]",
 )
+@click.option("--detach", is_flag=True, help="Leave the reading of INPUT to a daemon that may read it, and return.")
+@click.option("--output", metavar="PATH", help="Have a daemon that may write there collect the results into this file.")
+@click.option("--notify", metavar="URL", help="Have a daemon call this webhook, signed, when the job has ended.")
 @store_options
 @json_option
-def command(job: JobOptions, wait: bool, out: str | None, pool: str, store: StoreOptions, as_json: bool) -> None:
+def command(
+    job: JobOptions,
+    wait: bool,
+    out: str | None,
+    pool: str,
+    detach: bool,
+    output: str | None,
+    notify: str | None,
+    store: StoreOptions,
+    as_json: bool,
+) -> None:
     """Read INPUT into the store and print the job's id.
 
     The id is on stderr at once, and on stdout when the input is durable. When this is killed before, the same command
@@ -30,12 +45,18 @@ def command(job: JobOptions, wait: bool, out: str | None, pool: str, store: Stor
     """
     from gristmill.cli._session import run_async
     from gristmill.cli._submitting import SubmitOptions, submit
+    from gristmill.contract.manifest import Wishes
 
     if wait != (out is not None):
         raise click.UsageError("--wait and -o OUT belong together")
-    if out == "-":
-        raise click.UsageError("a collection needs a file: -o OUT")
+    if wait and (detach or output is not None):
+        raise click.UsageError("--wait does here what --detach and --output leave to a daemon: give one or the other")
+    if detach and job.input == "-":
+        raise click.UsageError("standard input can't be left to a daemon: leave --detach away, or name a file")
+    if "-" in (out, output):
+        raise click.UsageError("a collection needs a file")
     if as_json and not wait:
         raise click.UsageError("--json goes with --wait; without it the job's id is printed")
-    options = SubmitOptions(job=job, store=store, out=out, pool=pool, as_json=as_json)
+    wishes = Wishes(detached=detach, output=None if output is None else str(Path(output).absolute()), notify=notify)
+    options = SubmitOptions(job=job, store=store, out=out, pool=pool, as_json=as_json, wishes=wishes)
     raise click.exceptions.Exit(run_async(lambda: submit(options)))

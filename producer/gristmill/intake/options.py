@@ -45,6 +45,7 @@ class EncodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         set: keys put into every body, over everything else.
         system: a system message put first, unless the line's messages begin with one of their own.
         media_root: folder of relative picture paths; None is the input's own folder.
+        roots: pictures are read only from beneath these folders, all links followed; None is anywhere.
         inline: pictures travel in the store; False: by reference, for workers that see the same files.
         spool_dir: where pictures that had to be encoded anew lie when `inline` is False; without it they go inline.
         image: see `ImageOptions`.
@@ -59,6 +60,7 @@ class EncodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     set: dict[str, Any] = {}
     system: str | None = None
     media_root: str | None = None
+    roots: list[str] | None = None
     inline: bool = True
     spool_dir: str | None = None
     image: ImageOptions = ImageOptions()

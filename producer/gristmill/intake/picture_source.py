@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
@@ -72,6 +73,18 @@ def resolve(ref: PictureRef, root: str) -> str:
     if "\0" in url:
         raise PictureError("has a path with a zero byte")
     return str(Path(root, url).absolute())  # ".." stays: behind a link it does not mean what it seems to
+
+
+def confine(path: str, roots: Sequence[str]) -> str:
+    """Where `path` really lies, all links followed.
+
+    Raises:
+        PictureError: beneath none of `roots`.
+    """
+    real = os.path.realpath(path)
+    if not any(Path(real).is_relative_to(root) for root in roots):
+        raise PictureError("lies beneath no folder that the daemon may read (--allow-root)")
+    return real
 
 
 def file_identity(path: str) -> Identity:

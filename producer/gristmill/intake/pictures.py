@@ -83,7 +83,10 @@ class PictureStore:
                 got = await self._thread(lambda: source.read_data_url(ref))
             else:
                 # on the loop: the reading thread has just looked at this file's size, so it is in the kernel's cache
-                identity = source.file_identity(source.resolve(ref, self._root))
+                path = source.resolve(ref, self._root)
+                if self._options.roots is not None:
+                    path = source.confine(path, self._options.roots)
+                identity = source.file_identity(path)
                 hot = self._known(identity)
                 if hot is not None:
                     return hot

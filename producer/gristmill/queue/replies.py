@@ -23,6 +23,7 @@ class Role(StrEnum):
 
     FEEDER = "feeder"
     COLLECTOR = "collector"
+    NOTIFIER = "notifier"
 
 
 class SealStatus(StrEnum):

@@ -11,7 +11,7 @@ field               content
 <wish>:not_before   ms of the store's clock before which no other attempt is made
 <wish>:failed       attempts in a row that failed
 <wish>:done         1 once it is fulfilled
-<wish>:error        why it is given up, a sentence; it is taken up again when the job is resumed
+<wish>:error        why the last attempt failed, a sentence; gone once one has gone well
 ==================  =================================================================================================
 
 Each field is written so that a repetition changes nothing, so two daemons that see the same thing do the same thing.
@@ -27,6 +27,7 @@ from redis.asyncio import Redis
 
 from gristmill.contract import keys
 from gristmill.contract.keys import JobKeys
+from gristmill.queue.replies import Lease, Role
 
 
 class Wish(StrEnum):
@@ -79,6 +80,15 @@ def _one(text: dict[str, str], wish: Wish) -> Progress:
     )
 
 
+async def notifier(redis: Redis, job: str, now_ms: int) -> Lease | None:
+    """Who is calling the job's webhook just now."""
+    names = [f"{Role.NOTIFIER}_{part}" for part in ("token", "holder", "until")]
+    found: Any = await redis.hmget(JobKeys(job).meta, names)
+    token, who, until = found
+    left_ms = int(until or 0) - now_ms
+    return None if token is None or left_ms <= 0 else Lease(token.decode(), who.decode(), left_ms)
+
+
 async def begin(redis: Redis, job: str, wish: Wish, attempt: int) -> None:
     """Attempt number `attempt` is about to be enqueued."""
     await _write(redis, job, {f"{wish}:attempt": str(attempt)})
@@ -91,16 +101,17 @@ async def postpone(redis: Redis, job: str, wish: Wish, *, failed: int, not_befor
 
 async def fulfil(redis: Redis, job: str, wish: Wish) -> None:
     """It is done."""
+    await settle(redis, job, wish)
     await _write(redis, job, {f"{wish}:done": "1"})
 
 
-async def give_up(redis: Redis, job: str, wish: Wish, error: str) -> None:
-    """It can't be done until somebody acts; `error` says what to do."""
+async def complain(redis: Redis, job: str, wish: Wish, error: str) -> None:
+    """The last attempt failed; `error` says why and what to do."""
     await _write(redis, job, {f"{wish}:error": error})
 
 
-async def take_up(redis: Redis, job: str, wish: Wish) -> None:
-    """Somebody has acted: try again."""
+async def settle(redis: Redis, job: str, wish: Wish) -> None:
+    """It has gone well: forget what went wrong before."""
     await redis.hdel(JobKeys(job).control, f"{wish}:error", f"{wish}:failed", f"{wish}:not_before")
 
 

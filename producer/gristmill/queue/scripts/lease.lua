@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
---[[ The lease of the one feeder or the one collector of a job: take, renew or release it.
+--[[ The lease of the one feeder, collector or notifier of a job: take, renew or release it.
 KEYS  meta
-ARGV  epoch role(feeder|collector) op(take|renew|release) token holder ttl_ms force(0|1)
+ARGV  epoch role(feeder|collector|notifier) op(take|renew|release) token holder ttl_ms force(0|1)
 gives {status, version, granted(0|1), holder, expires_in_ms}   of whoever holds it afterwards
       OK GONE
 A lease that has run out still belongs to its token until another takes it: who comes back in time goes on.
