@@ -10,6 +10,7 @@ file           held by
 `guard.lock`   likewise; only the guard waits for it, so that its waiting cannot spoil a closing client's test
 `server.lock`  exclusively, by the server process itself: it inherits the descriptor, so that the lock goes
                when the process goes, however it ends
+`guards.lock`  shared, by every guard process, inherited likewise: whoever removes the folder waits for them
 =============  =========================================================================================
 
 The first client starts the server, later ones join, and the last one to close stops it. The server is detached (its own
@@ -308,7 +309,9 @@ def _start(folder: Path) -> Path:
     )
     if not answers:
         raise EmbeddedStoreError(f"the store did not start ({binary}): {_log_end(folder)}")
-    _detached([sys.executable, "-m", "gristmill.embedded_guard", str(folder)])
+    with (folder / "guards.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        _detached([sys.executable, "-m", "gristmill.embedded_guard", str(folder)], (lock.fileno(),))
     return path
 
 

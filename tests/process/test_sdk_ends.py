@@ -13,10 +13,15 @@ from tests.support.standin import StandinProcess
 from tests.support.wait import wait_until_sync
 
 STREAM = """
-import itertools, sys
+import io, itertools, sys
 import gristmill
+from PIL import Image
+
+picture = io.BytesIO()
+Image.new("CMYK", (30, 20)).save(picture, "TIFF")  # starts an encoder process
 
 with gristmill.blocking.Client(sys.argv[1]) as client:
+    assert client.ask([{"type": "image", "value": picture.getvalue()}]).ok
     for n, result in enumerate(client.stream((f"prompt {n}" for n in itertools.count()), ordered=False)):
         if n == 20:
             print("working", flush=True)
@@ -66,6 +71,7 @@ def test_a_killed_program_leaves_nothing(tmp_path: Path, standin: StandinProcess
     with Program(tmp_path, source, standin.url) as program:
         program.say("working")
         assert len(program.daemon_pids()) > 1
+        assert source is DROP_IN or any("encoder_main" in thing for thing in program.left())
         assert any("private-" in thing for thing in program.left())
         program.signal(signal.SIGKILL)
         assert program.wait() == -signal.SIGKILL

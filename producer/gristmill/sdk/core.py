@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 from redis.asyncio import Redis
 
 from gristmill.contract.manifest import Manifest, Source
@@ -38,6 +39,8 @@ from gristmill.sdk.stream import Hopper
 log = logging.getLogger("gristmill")
 
 FIRST_ALONE = 4
+PRIVATE_MARK_BYTES = 256 << 20
+"""Most requests, and most results, in a private store: it lives in this machine's memory, beside the caller."""
 _PING_EVERY_S = 1.0
 
 
@@ -233,6 +236,10 @@ class Core:
             max_in_flight=options.max_in_flight,
             request_deadline_ms=round(options.request_deadline_s * 1000),
         )
+        if self.home.is_private:
+            manifest = msgspec.structs.replace(
+                manifest, payload_mark_bytes=PRIVATE_MARK_BYTES, results_mark_bytes=PRIVATE_MARK_BYTES
+            )
         queue = await LeaseQueue.create(self.redis, manifest)
         job = self._jobs[job_id] = CoreJob(queue, self.holder, self.require_well, self._prove)
         return job

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 from gristmill.embedded import EmbeddedStore, EmbeddedStoreError, default_state_dir
 from gristmill.embedded_guard import EPHEMERAL
@@ -24,6 +24,7 @@ from gristmill.sdk.errors import SetupError
 PREFIX = "private-"
 _SWEEP_AFTER_S = 60.0
 """A younger folder may be of a client that is just starting."""
+_GUARD_PATIENCE_S = 5.0
 
 
 class Home:
@@ -97,9 +98,13 @@ class Home:
         store, self._store = self._store, None
         if store is None or os.getpid() != self._pid:  # a fork must not stop what its parent uses
             return
-        store.close()
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if self.folder is None:
+            store.close()
+            return
+        with (store.folder / "guards.lock").open("rb") as guards:
+            store.close()
+            _wait_unlocked(guards)  # a guard that still looks around would make files anew beneath our hands
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _open(state_dir: Path) -> EmbeddedStore:
@@ -129,6 +134,18 @@ def _new_folder() -> Path:
             f"no folder can be made for the private store in {base} ({error.strerror}): "
             "set XDG_STATE_HOME to a folder that can be written"
         ) from error
+
+
+def _wait_unlocked(lock: IO[bytes]) -> None:
+    """Return once nobody holds `lock`; after a few seconds in any case."""
+    deadline = time.monotonic() + _GUARD_PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.005)
+        else:
+            return
 
 
 def _sweep(base: Path) -> None:

@@ -30,6 +30,7 @@ from gristmill.intake.normalise import Normaliser
 from gristmill.intake.options import EncodeOptions
 from gristmill.intake.pipeline import Start
 from gristmill.intake.readers import Line
+from gristmill.sdk.errors import FeedingError
 from gristmill.sdk.pictures import GivenPicture, GivenPictures
 from gristmill.sdk.shape import GIVEN, Shaped
 
@@ -153,8 +154,10 @@ def pull(requests: Iterable[Any], hopper: Hopper, make: Callable[[Any], Shaped])
             for request in requests:
                 if not hopper.put(make(request)):
                     return
-        except BaseException as error:  # noqa: BLE001  it is raised again where the results are read
+        except Exception as error:  # noqa: BLE001  it is raised again where the results are read
             hopper.end(error)
+        except BaseException as error:  # noqa: BLE001  raised there, these would end or cancel something else
+            hopper.end(FeedingError(f"the iterable of requests ended with {type(error).__name__}"))
         else:
             hopper.end()
 
