@@ -61,7 +61,16 @@ def test_the_example_of_settings_is_complete_and_true() -> None:
     written = tomllib.loads(path.read_text(encoding="utf-8"))
     defaults = {f.name: f.default for f in msgspec.structs.fields(_File)}
     assert set(written) == set(defaults)
-    own_words = {"redis", "workers", "metrics_port", "state_dir", "endpoints", "allowed_roots", "control_redis", "webhooks"}
+    own_words = {
+        "redis",
+        "workers",
+        "metrics_port",
+        "state_dir",
+        "endpoints",
+        "allowed_roots",
+        "control_redis",
+        "webhooks",
+    }
     assert {k: v for k, v in written.items() if k not in own_words and v != defaults[k]} == {}
 
 
