@@ -13,7 +13,21 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "bench/README.md", *(ROOT / "docs").glob("*.md")]
-VERBS = ("run", "submit", "ls", "status", "watch", "top", "results", "cancel", "pause", "resume", "retry", "rm", "check")
+VERBS = (
+    "run",
+    "submit",
+    "ls",
+    "status",
+    "watch",
+    "top",
+    "results",
+    "cancel",
+    "pause",
+    "resume",
+    "retry",
+    "rm",
+    "check",
+)
 CONTRACT = {"producer": VERBS, "gristmilld": ("up", "doctor", "standin")}
 
 

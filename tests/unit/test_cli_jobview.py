@@ -123,6 +123,7 @@ def test_pause_says_who_has_to_act(reason: PauseReason, expected: str):
     [
         ({}, 1, []),
         ({}, 0, ["no daemon connected: start one with `gristmilld up`"]),
+        ({"pool": "gpu"}, 0, ["no daemon connected: start one with `gristmilld up --pool gpu`"]),
         ({"feeder_lost": True}, 1, ["feeder lost at line 1,234: give the same `producer submit` again to go on"]),
         (
             {"collector": None, "results_bytes": 1 << 29},

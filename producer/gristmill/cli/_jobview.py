@@ -12,7 +12,7 @@ import msgspec
 from gristmill.cli._progress import Facts
 from gristmill.cli._units import format_bytes, format_duration
 from gristmill.contract.lifecycle import TERMINAL, JobState, PauseReason
-from gristmill.contract.manifest import Manifest
+from gristmill.contract.manifest import DEFAULT_POOL, Manifest
 from gristmill.outlet.summary import Summary, Tokens
 from gristmill.queue.replies import JobSnapshot
 from gristmill.queue.waiting import Wait, idle_s
@@ -77,13 +77,18 @@ def notes(snapshot: JobSnapshot, daemons: int, *, private: bool = False, detache
         found.append(
             "its `producer run` is not running: give the same command again to go on"
             if private
-            else "no daemon connected: start one with `gristmilld up`"
+            else f"no daemon connected: start one with `gristmilld up{_of_pool(snapshot)}`"
         )
     if snapshot.collector is None and snapshot.results_bytes >= snapshot.results_mark_bytes:
         found.append(f"waiting for a collector: `producer results {job} -o OUT` takes the results")
     if snapshot.missing:
         found.append(f"{snapshot.missing:,} claimed requests had no payload in the store")
     return found
+
+
+def _of_pool(snapshot: JobSnapshot) -> str:
+    """The option that makes a daemon of the job's pool, where it is not the usual one: others don't help."""
+    return "" if snapshot.pool in {"", DEFAULT_POOL} else f" --pool {snapshot.pool}"
 
 
 def is_private(manifest: Manifest) -> bool:
