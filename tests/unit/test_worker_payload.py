@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 
 import pytest
 
-from gristmilld.worker.payload import Gate
+from gristmill.contract.frame import Image
+from gristmilld.worker.payload import Gate, read_cached
 
 
 async def entered(gate: Gate, size: int) -> asyncio.Task[None]:
@@ -55,3 +58,26 @@ async def test_one_that_is_cancelled_takes_no_room() -> None:
         await let_in
     assert gate.inside_bytes == 0
     await gate.enter(10)
+
+
+def reference(path: Path, /, **changes: object) -> Image:
+    settings = {"sha": "ab" * 16, "size": path.stat().st_size, "path": str(path), "mtime_ns": path.stat().st_mtime_ns}
+    return Image(**(settings | changes))
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the kernel must read without waiting")
+def test_a_picture_in_the_cache_is_read_at_once(tmp_path: Path) -> None:
+    """Only the very file that the producer saw, beneath an allowed root, and under no link; else the long way."""
+    folder = Path(os.path.realpath(tmp_path))
+    path = folder / "a.jpg"
+    path.write_bytes(b"x" * 100_000)
+    allowed = [f"{folder}/"]
+    assert read_cached(reference(path), allowed) == path.read_bytes()
+    assert read_cached(reference(path), ["/"]) == path.read_bytes()
+    assert read_cached(reference(path), [f"{folder}-other/"]) is None
+    assert read_cached(reference(path, size=99_999), allowed) is None
+    assert read_cached(reference(path, size=100_001), allowed) is None
+    assert read_cached(reference(path, mtime_ns=1), allowed) is None
+    (folder / "link.jpg").symlink_to(path)
+    assert read_cached(reference(folder / "link.jpg"), allowed) is None
+    assert read_cached(reference(path, path=str(folder / "none.jpg")), allowed) is None

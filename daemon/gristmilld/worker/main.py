@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from gristmill.contract.manifest import Manifest
+from gristmill.memory import keep_freed_blocks
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.store import connect
 from gristmilld import logs
@@ -42,6 +43,7 @@ QUICK_S = 0.0
 
 def run_worker(spec: WorkerSpec) -> int:
     """Work until told to stop; the process's exit code."""
+    keep_freed_blocks()
     logs.set_up(f"worker-{spec.slot}", log_format=spec.config.log_format, level=spec.config.log_level)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_Worker(spec).run())

@@ -31,6 +31,7 @@ from gristmill.intake.lines_seen import Notice, Report
 from gristmill.intake.options import EncodeOptions
 from gristmill.intake.plan import Plan
 from gristmill.intake.source import identify
+from gristmill.memory import keep_freed_blocks
 from gristmill.queue.errors import QueueError
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.store import connect
@@ -75,6 +76,7 @@ class FeedSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 def main() -> int:
     gc.set_threshold(_YOUNG_OBJECTS)
+    keep_freed_blocks()
     try:
         spec = msgspec.json.decode(_read_spec(), type=FeedSpec)
     except (msgspec.MsgspecError, ValueError) as error:

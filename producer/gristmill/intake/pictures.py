@@ -35,9 +35,11 @@ HOT_BYTES = 64 << 20
 _HOT_PICTURE_BYTES = 4 << 20
 _REFERENCE_WEIGHT_BYTES = 512
 _HOT_IDENTITIES = 20_000
+_HOT_FOLDERS = 1_000
 _SHA_CHARS = 32
 
 T = TypeVar("T")
+_Looked = tuple[source.Bytes, structure.Look | PictureError]
 
 
 class Picture(msgspec.Struct, frozen=True):
@@ -51,12 +53,13 @@ class Picture(msgspec.Struct, frozen=True):
 
 
 class Opened(msgspec.Struct):
-    """A picture whose source is known; `picture` when it was hot, else `data`."""
+    """A picture whose source is known; `picture` when it was hot, else `data`, and what a look at it gave."""
 
     sha256: str
     data: bytes
     identity: source.Identity | None
     picture: Picture | None = None
+    seen: structure.Look | PictureError | None = None
 
 
 class PictureStore:
@@ -70,6 +73,8 @@ class PictureStore:
         self._threads = ThreadPoolExecutor(min(8, (os.cpu_count() or 1) + 2), "gm-picture")
         self._hot = _Hot(HOT_BYTES)
         self._shas: OrderedDict[source.Identity, str] = OrderedDict()
+        self._reading: dict[source.Identity, asyncio.Future[_Looked]] = {}
+        self._folders: dict[str, str] = {}
         self._running: dict[tuple[str, str], asyncio.Task[Picture]] = {}
 
     async def open(self, ref: PictureRef) -> Opened:
@@ -80,7 +85,7 @@ class PictureStore:
         """
         try:
             if source.is_data_url(ref):
-                got = await self._thread(lambda: source.read_data_url(ref))
+                got, seen = await self._thread(lambda: self._looked_at(source.read_data_url(ref)))
             else:
                 # on the loop: the reading thread has just looked at this file's size, so it is in the kernel's cache
                 path = source.resolve(ref, self._root)
@@ -90,11 +95,27 @@ class PictureStore:
                 hot = self._known(identity)
                 if hot is not None:
                     return hot
-                got = await self._thread(lambda: source.read_file(identity))
+                got, seen = await self._opened_once(identity)
                 self._remember(identity, got.sha256)
         except PictureError as error:
             raise PictureError(f"{source.describe(ref)} {error.reason}") from None
-        return Opened(got.sha256, got.data, got.identity, self._hot.get(self._key(got.sha256, got.identity)))
+        return Opened(got.sha256, got.data, got.identity, self._hot.get(self._key(got.sha256, got.identity)), seen)
+
+    async def _opened_once(self, identity: source.Identity) -> _Looked:
+        """Read and look at a file; those that want it at the same time share one reading."""
+        reading = self._reading.get(identity)
+        if reading is None:
+            reading = asyncio.ensure_future(self._thread(lambda: self._looked_at(source.read_file(identity))))
+            self._reading[identity] = reading
+            reading.add_done_callback(lambda _: self._reading.pop(identity))
+        return await asyncio.shield(reading)
+
+    def _looked_at(self, got: source.Bytes) -> _Looked:
+        """A source and what it is, in one go: each hop between threads costs as much as the look."""
+        try:
+            return got, structure.look(got.data, allow_truncated=self._options.image.allow_truncated)
+        except PictureError as error:
+            return got, error
 
     async def ready(self, ref: PictureRef, opened: Opened) -> Picture:
         """What will be sent of `opened`.
@@ -106,12 +127,16 @@ class PictureStore:
         if opened.picture is not None:
             return opened.picture
         key = self._key(opened.sha256, opened.identity)
-        task = self._running.get(key)
-        if task is None:
-            task = asyncio.create_task(self._make(opened))
-            self._running[key] = task
-            task.add_done_callback(lambda done: self._finished(key, done))
         try:
+            picture = self._as_it_is(opened)
+            if picture is not None:
+                self._hot.put(key, picture)
+                return picture
+            task = self._running.get(key)
+            if task is None:
+                task = asyncio.create_task(self._make(opened))
+                self._running[key] = task
+                task.add_done_callback(lambda done: self._finished(key, done))
             return await asyncio.shield(task)
         except PictureError as error:
             raise PictureError(f"{source.describe(ref)} can't be sent: {error.reason}") from None
@@ -145,17 +170,41 @@ class PictureStore:
         if not task.cancelled() and task.exception() is None:
             self._hot.put(key, task.result())
 
+    def _as_it_is(self, opened: Opened) -> Picture | None:
+        """The picture when its own bytes are fit and need no writing; None when there is more to do.
+
+        Raises:
+            PictureError: it is damaged, or too large.
+        """
+        seen, data = opened.seen, opened.data
+        if isinstance(seen, PictureError):
+            raise seen
+        if seen is None or seen.verdict is not Verdict.PLAIN or not self._within(seen, len(data)):
+            return None
+        sha = opened.sha256[:_SHA_CHARS]
+        if self._options.inline:
+            return Picture(Image(sha, len(data)), seen.mime, seen.width, seen.height, data)
+        if opened.identity is None:
+            return None
+        path, size, mtime_ns = opened.identity
+        return Picture(Image(sha, size, self._real(path), mtime_ns), seen.mime, seen.width, seen.height, None)
+
+    def _real(self, path: str) -> str:
+        """Where `path` really lies; folders are looked up once while they are hot."""
+        folder, name = os.path.split(path)
+        if Path(path).is_symlink() or name in {"", ".", ".."}:
+            return os.path.realpath(path)
+        real = self._folders.get(folder)
+        if real is None:
+            if len(self._folders) >= _HOT_FOLDERS:
+                self._folders.clear()
+            real = self._folders[folder] = os.path.realpath(folder)
+        return os.path.join(real, name)  # noqa: PTH118 - a Path costs more than the lookup it saves
+
     async def _make(self, opened: Opened) -> Picture:
-        options = self._options
-        data = opened.data
-        seen = await self._thread(lambda: structure.look(data, allow_truncated=options.image.allow_truncated))
-        if seen.verdict is Verdict.PLAIN and self._within(seen, len(data)):
-            identity = opened.identity
-            if options.inline or identity is None:
-                return await self._placed(data, opened.sha256, seen.mime, seen.width, seen.height)
-            path, size, mtime_ns = identity
-            image = Image(opened.sha256[:_SHA_CHARS], size, os.path.realpath(path), mtime_ns)
-            return Picture(image, seen.mime, seen.width, seen.height, None)
+        options, data, seen = self._options, opened.data, opened.seen
+        if isinstance(seen, structure.Look) and seen.verdict is Verdict.PLAIN and self._within(seen, len(data)):
+            return await self._placed(data, opened.sha256, seen.mime, seen.width, seen.height)
         done = await self._pool.encode(data, options.image)
         sha256 = hashlib.sha256(done.data).hexdigest()
         return await self._placed(done.data, sha256, structure.JPEG, done.width, done.height)
