@@ -25,6 +25,7 @@ VERBS = (
     "pause",
     "resume",
     "retry",
+    "stragglers",
     "rm",
     "check",
 )

@@ -14,14 +14,14 @@ __all__ = ["desk", "shared_standin", "standin"]
 
 def test_a_deadline_ends_the_run_and_keeps_what_is_finished(desk: Desk, standin: StandinProcess):
     """Exit 4, state expired, finished lines in OUT, the rest not_run; the same command does the rest."""
-    standin.control(latency="0.2", concurrency=0)
+    standin.control(latency="0.4", concurrency=0)
     write_requests(desk.input, 200)
-    done = desk.run("--concurrency", 4, "--deadline", "2s", "--json")
+    done = desk.run("--concurrency", 4, "--deadline", "5s", "--json")
     assert done.returncode == 4, done.stderr
     told = json.loads(done.stdout)
     assert (told["state"], told["failed"], told["in_flight"], told["waiting"]) == ("expired", 0, 0, 0)
     assert told["ok"] + told["not_run"] == told["total"] == 200
-    assert 4 <= told["ok"] <= 60
+    assert 0 < told["ok"] < 200
     assert "the deadline has passed; everything that was finished is kept" in done.stderr
     assert len(desk.lines) == told["ok"]
     wait_until_sync(lambda: standin.stats["in_flight"] == 0, description="the server is left alone")
