@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import get_args
@@ -11,6 +12,7 @@ import pytest
 import uvloop
 from redis.asyncio import Redis
 from tests.support import feeding
+from tests.support.cli import producer
 from tests.support.invariants import check_invariants
 from tests.support.jobs import chat, results, sealed_job, worker
 from tests.support.proxy import Proxy, Snag, to_url
@@ -20,8 +22,11 @@ from tests.support.wait import wait_until
 
 from gristmill.contract.lifecycle import JobState
 from gristmill.outlet.collector import collect
+from gristmill.outlet.lease import CollectorLease
 from gristmill.outlet.workdir import Work
 from gristmill.queue import LeaseQueue, loader
+from gristmill.queue.registry import list_jobs
+from gristmill.queue.replies import Role
 from gristmill.queue.store import connect
 
 SNAGS = get_args(Snag)
@@ -131,3 +136,68 @@ async def test_a_stall_longer_than_the_time_out_costs_nothing(way: Proxy, redis:
             await wait_until(lambda: is_complete(queue), description="every request is answered")
         assert standin.stats["requests"] == 200
     await check_invariants(redis, queue)
+
+
+class Forgetful(Redis):
+    """A client of a store that is restarted before each of its first `restarts` commands that name a script."""
+
+    restarts = 3
+
+    async def execute_command(self, *words: object, **options: object) -> object:
+        if words[0] == "EVALSHA" and self.restarts:
+            self.restarts -= 1
+            await super().execute_command("SCRIPT FLUSH")
+        return await super().execute_command(*words, **options)
+
+
+async def test_a_store_that_forgets_a_script_again_is_told_again(redis: Redis, shared_store: StoreProcess):
+    """Restarted between being told a script and being asked for it, more than once: the call is carried out."""
+    queue = await sealed_job(redis, [chat(row) for row in range(3)], first_alone=0)
+    async with Forgetful.from_pool(connect(shared_store.url).connection_pool) as forgetful:
+        claimed = await (await LeaseQueue.attach(forgetful, queue.job)).claim(
+            "w", 3, 1 << 20, 30_000, believed=False, suspects=False
+        )
+    assert len(claimed.claimed) == 3
+    await queue.remove()
+
+
+async def test_many_calls_of_an_unknown_script_are_carried_out(redis: Redis):
+    """A pipeline of calls that the store does not know the script of: each is done once."""
+    queue = await sealed_job(redis, [chat(row) for row in range(4)], first_alone=0)
+    for token in "abcd":
+        assert len((await queue.claim(token, 1, 1 << 20, 1, believed=False, suspects=False)).claimed) == 1
+    await redis.script_flush()
+    await asyncio.sleep(0.01)  # the leases of 1 ms have to run out
+    assert await queue.reap_expired() == 4
+    assert (await queue.snapshot()).waiting == 4
+    await queue.remove()
+
+
+async def test_a_collector_takes_back_what_a_dead_one_was_given_by_a_lost_suffix(redis: Redis, tmp_path: Path):
+    """The store names an earlier collector of this machine again, which is dead: the living one goes on."""
+    queue = await sealed_job(redis, [chat(row) for row in range(20)])
+    gone = await asyncio.create_subprocess_exec("true")
+    await gone.wait()
+    dead = f"producer results, {socket.gethostname()} pid {gone.pid}"
+    async with Standin() as standin, worker(redis, standin.url):
+        await wait_until(lambda: is_complete(queue), description="every request is answered")
+    with Work.open(tmp_path / "out.jsonl") as work:
+        work.begin(queue.job, epoch=queue.epoch, store="test")
+        lease = CollectorLease(queue, "c", "us", 30_000)
+        await lease.take()
+        assert (await queue.take_lease(Role.COLLECTOR, "before", dead, 30_000, force=True)).granted
+        await lease.retake()
+        assert not lease.lost
+        assert await queue.renew_lease(Role.COLLECTOR, "c", 30_000)
+
+
+async def test_a_removal_that_died_half_way_is_finished_by_the_same_command(redis: Redis, shared_store: StoreProcess):
+    """`rm` was killed after its first step: nobody can attach to the job, and `rm` given again removes it all."""
+    queue = await sealed_job(redis, [chat(row) for row in range(20)])
+    await redis.hset(queue.keys.meta, "state", "deleting")
+    done = await asyncio.to_thread(producer, "rm", queue.job, "--redis", shared_store.url)
+    assert (done.returncode, f"job {queue.job} is removed" in done.stderr) == (0, True), done.stderr
+    assert not await redis.keys(queue.keys.pattern)
+    assert await list_jobs(redis) == []
+    again = await asyncio.to_thread(producer, "rm", queue.job, "--redis", shared_store.url)
+    assert (again.returncode, "there is no job" in again.stderr) == (2, True)

@@ -11,7 +11,6 @@ collected stay for ever.
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from redis.asyncio import Redis
 
@@ -19,8 +18,8 @@ from gristmill.contract.frame import FormatError
 from gristmill.contract.keys import JobKeys
 from gristmill.contract.lifecycle import TERMINAL, JobState
 from gristmill.queue import registry
+from gristmill.queue.controlling import finish_removal
 from gristmill.queue.errors import JobNotFoundError
-from gristmill.queue.handle import Handle
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.registry import JobRow
 from gristmill.queue.replies import JobSnapshot
@@ -166,12 +165,9 @@ class Janitor:
 
         Of one whose hash is gone only the row is left: it gets the ten minutes of a row whose job is yet to come.
         """
-        job, keys = row.job, JobKeys(row.job)
-        found: Any = await self._redis.hmget(keys.meta, ["epoch", "state"])
-        epoch, state = found
-        if epoch is not None and state == JobState.DELETING.encode():
-            await LeaseQueue(Handle(self._redis, keys, epoch.decode(), block_size=1)).remove()
+        job = row.job
+        if await finish_removal(self._redis, job):
             log.info("the removal of a job is finished", extra=fields(job=job))
-        elif epoch is None and row.forget_at_ms is None:
+        elif row.forget_at_ms is None and not await self._redis.exists(JobKeys(job).meta):
             now_ms = await registry.now_ms(self._redis)
             await registry.keep_job_until(self._redis, job, now_ms + registry.ANNOUNCED_MS)

@@ -20,12 +20,24 @@ DAEMONS_PERIOD_S = 3.0
 Act = Callable[[LeaseQueue, Store], Awaitable[int]]
 
 
-def on_job(job: str, store: StoreOptions, act: Act) -> None:
-    """Attach to `job` and exit with what `act` returns; exit 2 with a sentence when there is no such job."""
+def on_job(
+    job: str, store: StoreOptions, act: Act, otherwise: Callable[[Store], Awaitable[bool]] | None = None
+) -> None:
+    """Attach to `job` and exit with what `act` returns; exit 2 with a sentence when there is no such job.
+
+    `otherwise` is tried when there is none: exit 0 when it says that it has done what was asked for.
+    """
+    from gristmill.queue.errors import JobNotFoundError
 
     async def main() -> int:
         async with open_store(store) as opened:
-            return await act(await attach(opened, job), opened)
+            try:
+                queue = await attach(opened, job)
+            except JobNotFoundError:
+                if otherwise is None or not await otherwise(opened):
+                    raise
+                return 0
+            return await act(queue, opened)
 
     raise click.exceptions.Exit(run_async(main))
 

@@ -18,6 +18,7 @@ def command(job: str, force: bool, store: StoreOptions) -> None:
     from gristmill.cli._session import Store
     from gristmill.cli._talk import say
     from gristmill.contract.lifecycle import TERMINAL
+    from gristmill.queue.controlling import finish_removal
     from gristmill.queue.leasequeue import LeaseQueue
 
     async def act(queue: LeaseQueue, _: Store) -> int:
@@ -34,4 +35,11 @@ def command(job: str, force: bool, store: StoreOptions) -> None:
         say(f"job {job} is removed")
         return 0
 
-    on_job(job, store, act)
+    async def half_removed(opened: Store) -> bool:
+        """A `rm` that was killed has left a job that nobody can attach to any more."""
+        done = await finish_removal(opened.redis, job)
+        if done:
+            say(f"job {job} is removed")
+        return done
+
+    on_job(job, store, act, half_removed)

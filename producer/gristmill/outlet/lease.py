@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from gristmill.neighbours import is_dead_neighbour
 from gristmill.outlet.errors import CollectorBusyError, LeaseLostError
 from gristmill.queue.errors import JobNotFoundError
 from gristmill.queue.leasequeue import LeaseQueue
@@ -39,12 +40,17 @@ class CollectorLease:
     async def retake(self) -> None:
         """Get it back where nobody else took it: it lapsed, or the store forgot it.
 
+        A store that lost its last writes may name the one before us again; when that one is dead, it is ours.
+
         Raises:
             LeaseLostError: somebody else has it.
         """
         try:
             await self.take()
-        except CollectorBusyError:
+        except CollectorBusyError as error:
+            if is_dead_neighbour(error.holder):
+                await self.take(force=True)
+                return
             self.lost = True
             raise LeaseLostError(self._queue.job) from None
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from redis.asyncio import Redis
+
+from gristmill.contract.keys import JobKeys
 from gristmill.contract.lifecycle import Event, JobState, PauseReason
 from gristmill.queue import feedstats, registry
 from gristmill.queue.creating import read_manifest
@@ -96,6 +101,23 @@ async def remove(handle: Handle) -> None:
     await redis.unlink(*chunk, meta)
     await feedstats.forget(redis, keys.job)
     await registry.forget_job(redis, keys.job)
+
+
+async def finish_removal(redis: Redis, job: str) -> bool:
+    """Remove what is left of a job whose removal has died half way; whether there was such a one.
+
+    It says `deleting`, so nobody can attach to it any more.
+    """
+    try:
+        keys = JobKeys(job)
+    except ValueError:  # no job can have such a name
+        return False
+    found: Any = await redis.hmget(keys.meta, ["epoch", "state"])
+    epoch, state = found
+    if epoch is None or state != JobState.DELETING.encode():
+        return False
+    await remove(Handle(redis, keys, epoch.decode(), block_size=1))
+    return True
 
 
 async def take_lease(

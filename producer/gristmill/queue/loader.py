@@ -1,7 +1,8 @@
 """The Lua scripts, read from the package once and called by their digest.
 
 A line ``--@include NAME`` is replaced by the file NAME.lua, so that a rule shared by several scripts is written once.
-A store that does not know a script (restarted, failed over, flushed) gets it and is asked once more.
+A store that does not know a script (restarted, failed over, flushed) gets it and is asked again; more than once, since
+it may be restarted just between the two.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from redis.exceptions import NoScriptError
 
 Arg = str | bytes | int | float
 _INCLUDE = "--@include "
+LOADS = 4
+"""So often a script is loaded for one call; a store that forgets it more often than that is ill."""
 
 
 class Script(msgspec.Struct, frozen=True):
@@ -53,11 +56,16 @@ async def call(redis: Redis, name: str, keys: Sequence[str], args: Sequence[Arg]
     """
     script = scripts()[name]
     words = ("EVALSHA", script.sha, len(keys), *keys, *args)
-    try:
-        reply: list[Any] = await redis.execute_command(*words)  # type: ignore[no-untyped-call]  # untyped in redis-py
-    except NoScriptError:
-        await redis.script_load(script.text)
-        reply = await redis.execute_command(*words)  # type: ignore[no-untyped-call]  # untyped in redis-py
+    for _ in range(LOADS):
+        try:
+            return await _execute(redis, *words)
+        except NoScriptError:
+            await redis.script_load(script.text)
+    return await _execute(redis, *words)
+
+
+async def _execute(redis: Redis, *words: Arg) -> list[Any]:
+    reply: list[Any] = await redis.execute_command(*words)  # type: ignore[no-untyped-call]  # untyped in redis-py
     return reply
 
 
@@ -69,8 +77,10 @@ async def call_each(redis: Redis, name: str, calls: Sequence[tuple[Sequence[str]
     """
     script = scripts()[name]
     replies = await _pipe(redis, script, calls)
-    unknown = [i for i, r in enumerate(replies) if isinstance(r, NoScriptError)]
-    if unknown:
+    for _ in range(LOADS):
+        unknown = [i for i, r in enumerate(replies) if isinstance(r, NoScriptError)]
+        if not unknown:
+            break
         await redis.script_load(script.text)
         again = await _pipe(redis, script, [calls[i] for i in unknown])
         for i, reply in zip(unknown, again, strict=True):
