@@ -97,8 +97,21 @@ def _wait_for_store(connection: Redis, heartbeat_fd: int) -> bool:
     return False
 
 
-class BeatingWorker(Worker):
-    """An RQ worker that beats for the supervisor, and passes a stop on to its horse."""
+class Deaf:
+    """An RQ worker that takes no orders by the store's channels: who may publish there could stop it or its job.
+
+    And so it needs no thread, and forks its horses from a process that has none.
+    """
+
+    def subscribe(self) -> None:
+        """There is nothing to listen to."""
+
+    def unsubscribe(self) -> None:
+        """Nothing was listened to."""
+
+
+class BeatingWorker(Deaf, Worker):
+    """Beats for the supervisor, and passes a stop on to its horse."""
 
     heartbeat_fd = -1
     max_connection_wait_time = 2.0
