@@ -133,7 +133,8 @@ MUTATIONS = [
              "if false then",
              "tests.contract.test_queue_lifecycle:test_settle_waits_for_what_is_in_flight_unless_forced"),
     Mutation("resume forgets nothing", "ctl",
-             "redis.call('HSET', meta, 'proven', ARGV[3] == 'proven' and '1' or '0', 'done_base', m[7], 'failed_base', m[8])", "",
+             "redis.call('HSET', meta, 'proven', ARGV[3] == 'proven' and '1' or '0', "
+             "'done_base', m[7], 'failed_base', m[8])", "",
              f"{WORKER}:test_resume_asks_for_a_new_proof"),
     Mutation("the lease is given to everybody", "lease",
              "if op == 'take' and (not owner or deadline <= now or ARGV[7] == '1') then", "if op == 'take' then",

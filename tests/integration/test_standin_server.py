@@ -153,7 +153,7 @@ async def test_the_key_guards_models_and_calls(http, standin):
 
 
 async def test_stats_count_bodies_and_statuses(http, standin):
-    """The same body twice is one distinct body; a cut one is counted as cut and as planted; a reset starts from nought."""
+    """The same body twice is one distinct body; a cut one is counted as cut and as planted; a reset starts anew."""
     for text in ("a", "b", "b"):
         await ask(http, standin, {"prompt": text}, "/completions")
     standin.control(faults=[{"kind": "reset"}])

@@ -54,6 +54,6 @@ def test_a_reader_that_leaves(desk: Desk, standin: StandinProcess):
     )
     assert (piped.returncode, len(piped.stdout.splitlines())) == (130, 5)
     assert "standard output was closed" in piped.stderr
-    again = subprocess.run(words, **settings)
+    again = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=60, check=False)
     assert (again.returncode, len(again.stdout.splitlines())) == (0, 400)
     assert standin.stats["requests"] - standin.stats["distinct"] <= 60

@@ -59,7 +59,7 @@ class Handle:
         return replies
 
     def see(self, floor: int, version: int) -> None:
-        """Note a reply's version; its call was sent when `floor` was the highest seen. 0 is that of a job that is gone."""
+        """Note a reply's version; its call was sent when `floor` was the highest seen. 0: the job is gone."""
         if 0 < version < floor:
             self.rolled_back = True
             self.version = version
