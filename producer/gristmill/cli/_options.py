@@ -145,7 +145,6 @@ _BODY_OPTIONS: list[Function] = [
         type=click.Path(path_type=Path, file_okay=False, exists=True),
         help="Folder of relative picture paths.  [default: the folder of INPUT]",
     ),
-    click.option("--limit", metavar="N", type=click.IntRange(min=1), help="Only the first N lines."),
     click.option(
         "--format",
         type=click.Choice(["requests", "conversations"]),
@@ -153,6 +152,7 @@ _BODY_OPTIONS: list[Function] = [
         show_default=True,
         help="What a line of INPUT is; conversations may also be one JSON array.",
     ),
+    click.option("--limit", metavar="N", type=click.IntRange(min=1), help="Only the first N lines."),
     click.option("--sample", metavar="N", type=click.IntRange(min=1), help="Only N lines, chosen by chance."),
     click.option("--strict", is_flag=True, help="Refuse repeated custom_ids and lines that can't be sent."),
     click.option(
