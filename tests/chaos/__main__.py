@@ -24,7 +24,7 @@ from tests.chaos.report import Report
 
 HERE = Path(__file__).parent
 TIERS = ("property", "mutations", "chaos")
-WHOLE = (("full", 420_000, 1_800), ("always", 60_000, 300), ("poison", 5_000, 120), ("run", 20_000, 0))
+WHOLE = (("full", 460_000, 1_800), ("always", 60_000, 300), ("poison", 5_000, 120), ("run", 20_000, 0))
 """The runs of a whole tier: profile, requests, and seconds after which no job is begun."""
 RUN_KILLS = 24
 """Of a run of the profile "run", which is one `producer run`."""

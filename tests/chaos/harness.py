@@ -82,6 +82,7 @@ class Run:
                 task.cancel()
             await asyncio.gather(jobs, *tasks, return_exceptions=True)
             await asyncio.gather(*(command.stop() for job in self._jobs for command in job.commands))
+        await killer.settle()
         if not world.violations:
             await self._leave_nothing()
         return self._report(time.monotonic() - began_s)

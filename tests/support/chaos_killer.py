@@ -17,7 +17,7 @@ from tests.support.proxy import Proxy, Snag
 
 SNAGS: tuple[Snag, ...] = ("drop_reply", "cut_reply", "cut_request", "half_close", "reset")
 CALLS = ("claim", "commit", "renew", "seal", "ack", "lease", "reap", "close", "")
-GAP_S = 1.2
+GAP_S = 0.8
 """Mean time between two kills: much less would only kill what has not started yet."""
 
 
@@ -47,6 +47,7 @@ class Killer:
         self._collectors = collectors
         self._due = {kind: self._moments(rate) for kind, rate in world.profile.kills}
         self._thawing: set[asyncio.Task[None]] = set()
+        self._store_away: asyncio.Task[None] | None = None
 
     def _moments(self, rate: int) -> list[int]:
         """At how many finished requests each kill of a kind falls due; the last one first."""
@@ -58,9 +59,10 @@ class Killer:
         """Kill until cancelled."""
         while True:
             done = self._progress()
-            due = [kind for kind, moments in self._due.items() if moments and moments[-1] <= done]
+            backlog = {kind: sum(moment <= done for moment in moments) for kind, moments in self._due.items()}
+            due = [kind for kind, count in backlog.items() if count]
             if due:
-                kind = self._chance.choice(due)
+                kind = self._chance.choices(due, [backlog[kind] for kind in due])[0]
                 if await getattr(self, f"_{kind}")():
                     self._due[kind].pop()
                     self._world.kills[kind] += 1
@@ -110,8 +112,18 @@ class Killer:
         return victim.kill()
 
     async def _store(self) -> bool:
-        await self._world.kill_store()
+        """It is away for a while, and others die meanwhile."""
+        if self._store_away is not None:
+            if not self._store_away.done():
+                return False
+            self._store_away.result()
+        self._store_away = asyncio.create_task(self._world.kill_store())
         return True
+
+    async def settle(self) -> None:
+        """Return when the store is back."""
+        if self._store_away is not None:
+            await self._store_away
 
     async def _feeder(self) -> bool:
         """The command, or the process in which it feeds."""
