@@ -77,7 +77,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"Answer({self.status_code}, {len(self.body)} bytes, {self.flags}, {self.endpoint!r})"
 
-    def __rich_repr__(self) -> Any:
+    def __rich_repr__(self) -> Any:  # msgspec's own shows every field to rich, the body too
         yield self.status_code
 
 

@@ -16,7 +16,6 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from gristmill.cli._errors import BadUsageError
 
@@ -134,14 +133,3 @@ def log_tail(log: Path) -> str:
 def describe_exit(code: int) -> str:
     """``exit code 1`` or ``signal 9``."""
     return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-
-def result_of(line: bytes) -> dict[str, Any]:
-    """The feeder's last line of stdout as a dictionary; empty when it said nothing."""
-    import json
-
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from gristmill.contract.failure import FailureClass
 from gristmill.contract.record import Detail, Record
 
 OK = "ok"
@@ -301,15 +300,3 @@ def tokens(response: bytes | msgspec.Raw) -> tuple[int, int]:
         return 0, 0
     usage = answer.body.usage
     return usage.prompt_tokens or usage.input_tokens, usage.completion_tokens or usage.output_tokens
-
-
-def failure_class(code: str) -> FailureClass:
-    """The class that a failed line names.
-
-    Raises:
-        NotOurLineError: no such class.
-    """
-    try:
-        return FailureClass(code)
-    except ValueError:
-        raise NotOurLineError(f"no failure class is called {code!r}") from None

@@ -78,14 +78,6 @@ class OutLock:
             self._fd = -1
 
 
-def read_holder(path: Path) -> Holder | None:
-    """Who wrote the lock file last (they may be gone), None when nobody can be read."""
-    try:
-        return _decode(path.read_bytes())
-    except OSError:
-        return None
-
-
 def _read_holder(fd: int) -> Holder | None:
     return _decode(os.pread(fd, 4096, 0))
 
