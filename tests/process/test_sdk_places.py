@@ -1,8 +1,7 @@
-"""Where a program may use the SDK: in threads, inside loops, in a notebook; and what a killed worker costs it."""
+"""Where a program may use the SDK: in threads and inside loops; and what a killed worker costs it."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 from pathlib import Path
@@ -138,43 +137,3 @@ def test_many_callers_at_once(tmp_path: Path, standin: StandinProcess, source: s
         assert program.wait() == 0, program.said
         assert program.said == "right"
         assert program.left() == []
-
-
-NOTEBOOK = """
-import sys, warnings
-warnings.simplefilter("default")  # jupyter's own
-from jupyter_client.manager import start_new_kernel
-
-CELL = '''
-import json, sys
-import gristmill
-URL = {url!r}
-results = gristmill.generate(["one", "two"], endpoints=URL)
-api = gristmill.MPOpenAIAPI("standin", api_base=URL, num_workers=1)
-answers = api.generate(["three"])
-async with gristmill.Client(URL) as client:
-    asked = await client.ask("four")
-print([json.loads(t)["text_len"] for t in (*[r.text for r in results], *answers, asked.text)])
-'''
-manager, client = start_new_kernel(kernel_name="python3")
-try:
-    said = []
-    def hear(message):
-        content = message["content"]
-        said.append(content.get("text") or "\\n".join(content.get("traceback", [])))
-    reply = client.execute_interactive(CELL.format(url=sys.argv[1]), timeout=60, output_hook=hear)
-    print(reply["content"]["status"], "".join(said).strip(), flush=True)
-finally:
-    client.stop_channels()
-    manager.shutdown_kernel()
-"""
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ipykernel") is None, reason="needs ipykernel and jupyter_client")
-def test_a_notebook(tmp_path: Path, standin: StandinProcess):
-    """Both faces work in a cell of a kernel, whose loop is running already; nothing is left when the kernel stops."""
-    with Program(tmp_path, NOTEBOOK, standin.url) as program:
-        assert program.wait() == 0, program.said
-        assert program.say("ok ")
-        program.say("[3, 3, 5, 4]")
-        wait_until_sync(lambda: program.left() == [], description="nothing is left")
