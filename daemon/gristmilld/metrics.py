@@ -10,7 +10,8 @@ Three sources, told apart by who knows:
 
 Labels are bounded: endpoints by the configuration (those that jobs bring along are `OTHER_ENDPOINT`), classes and
 states by their tables, processes by the slots. A job id labels only gauges from the store, `MOST_JOBS` of them at a
-time; the rest are summed under `OTHER_JOBS`.
+time; the rest are summed under `OTHER_JOBS`. What a job is called and its model stand on `JOB_INFO` alone, to be joined
+on the job id.
 
 Nothing here imports prometheus_client, so the process that forks can know the names.
 """
@@ -30,6 +31,10 @@ OTHER_ENDPOINT = "other"
 """An endpoint that the configuration does not name: a base URL that a job brought along."""
 NO_REASON = "none"
 """The reason of a job that is not paused."""
+MODEL_BY_REQUEST = "by request"
+"""The model of a job whose requests name it themselves."""
+LONGEST_LABEL = 80
+"""Characters of a name or model that a label shows: users choose them."""
 NO_ENDPOINT = "none"
 """The endpoint of a request that ended without a call."""
 
@@ -155,6 +160,13 @@ STORE_LIMIT_BYTES = _gauge("store_limit_bytes", "Its memory limit; 0 is none.")
 DAEMONS = _gauge("daemons", "Daemons that are registered in the store.")
 JOBS = _gauge("jobs", "Jobs in the store.", "state")
 
+JOB_INFO = _gauge(
+    "job_info",
+    "Always 1: what a job is called and the model that it was submitted for, to be joined on job_id.",
+    "job_id",
+    "name",
+    "model",
+)
 JOB_REQUESTS = _gauge(
     "job_requests",
     "Sealed requests of a job, by place: fresh and waiting are the queue; in_flight; ok and failed are done.",

@@ -17,7 +17,7 @@ from gristmill.queue.registry import DaemonInfo
 from gristmill.queue.replies import Role
 from gristmill.queue.store import connect
 from gristmilld.clock import ManualClock
-from gristmilld.metrics import MOST_JOBS
+from gristmilld.metrics import LONGEST_LABEL, MOST_JOBS
 from gristmilld.server import gauges
 from gristmilld.server.look import IDLE_EVERY_S, StoreLook
 
@@ -45,6 +45,18 @@ async def test_a_job_is_shown_by_place(redis):
     assert got["gristmill_store_up",] == got["gristmill_store_fit",] == 1
     assert got["gristmill_jobs", "running"] == 1
     assert view.look_s < 1
+
+
+async def test_what_a_job_is_stands_beside_its_numbers(redis):
+    """Name and model on a series of its own, cut to a bounded length; without a model, that requests name it."""
+    named = await make_job(redis, name="n" * 200, model="llama-70b")
+    plain = await make_job(redis, name="in.jsonl")
+    look = StoreLook(redis)
+    await look.once()
+    got = shown(look)
+    assert got["gristmill_job_info", named.job, "n" * LONGEST_LABEL, "llama-70b"] == 1
+    assert got["gristmill_job_info", plain.job, "in.jsonl", "by request"] == 1
+    assert ("gristmill_job_info", "other", "other", "other") not in got
 
 
 async def test_redeliveries_and_late_answers_are_shown(redis):
@@ -127,6 +139,9 @@ async def test_a_thousand_jobs_keep_the_labels_bounded(redis):
     labels = {key[1] for key in got if key[0] == "gristmill_job_payload_mark_bytes"}
     assert len(labels) == MOST_JOBS + 1
     assert "other" in labels
+    told = [key for key in got if key[0] == "gristmill_job_info"]
+    assert {key[1] for key in told} == labels
+    assert len(told) == MOST_JOBS + 1
     total = sum(value for key, value in got.items() if key[0] == "gristmill_job_payload_mark_bytes")
     assert total == 1000 * (1 << 30)
     assert got["gristmill_jobs", "running"] == 1000

@@ -32,8 +32,8 @@ def record_of(index: int, cls: FailureClass | None = None, body: bytes = b"{}") 
 async def make_job(redis: Redis, *, leases: bool = True, **options: object) -> LeaseQueue:
     """A new job with its feeder's and collector's leases taken; `first_alone` is off unless given."""
     number = next(_numbers)
-    settings = {"first_alone": 0, "block_size": 8} | options
-    manifest = Manifest(job=f"job-{number}", epoch=f"e{number}", name="test", created_at_ms=0, **settings)
+    settings = {"name": "test", "first_alone": 0, "block_size": 8} | options
+    manifest = Manifest(job=f"job-{number}", epoch=f"e{number}", created_at_ms=0, **settings)
     queue = await LeaseQueue.create(redis, manifest)
     if leases:
         assert (await queue.take_lease(Role.FEEDER, FEEDER, "the feeder", TTL_MS)).granted

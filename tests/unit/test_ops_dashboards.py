@@ -57,8 +57,29 @@ def test_a_dashboard_has_the_variables_it_uses(name: str) -> None:
     """No variable is used and not declared, none declared and not used."""
     text = json.dumps([panel["targets"] for panel in BOARDS[name]["panels"]])
     declared = {variable["name"] for variable in BOARDS[name]["templating"]["list"]} - {"source"}
-    assert {each for each in ("job", "host", "endpoint") if f"${each}" in text} == declared
+    assert {each for each in ("model", "job", "host", "endpoint") if f"${each}" in text} == declared
     assert all(panel["datasource"]["uid"] == "${source}" for panel in BOARDS[name]["panels"])
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_panels_lie_on_the_grid(name: str) -> None:
+    """Within its 24 columns, and none over another."""
+    taken: set[tuple[int, int]] = set()
+    for panel in BOARDS[name]["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert max(x for x, _ in cells) < 24, panel["title"]
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_what_can_be_chosen_filters_every_job(panel: dict[str, Any]) -> None:
+    """Where a job is chosen, its model is, too: by the one metric that knows it."""
+    for target in panel["targets"]:
+        selectors = asked(target["expr"])
+        if "$job" in target["expr"]:
+            assert "gristmill_job_info" in {one.name for one in selectors if "model" in one.labels}, target["expr"]
 
 
 def test_a_wrong_expression_would_be_found() -> None:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from gristmill.cli import group as producer
+from gristmill.queue.waiting import Reason
 from gristmilld.cli import main as gristmilld
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +43,12 @@ def test_links_within_the_runbook_lead_somewhere() -> None:
     files = re.findall(r"\]\((?!https?:|#)([^)]+)\)", RUNBOOK)
     assert files
     assert all((ROOT / "ops" / file).exists() for file in files)
+
+
+def test_each_reason_of_a_stalled_job_is_explained() -> None:
+    """Whatever the metric can name has a line in the section of its alert; a paused job has another alert."""
+    explained = set(re.findall(r"`([a-z_]+)`", SECTIONS["GristmillNoProgress"]))
+    assert {reason.value for reason in Reason} - explained == {Reason.PERSON.value}
 
 
 OURS = [words[at:] for words in commands() for at, word in enumerate(words[:-1]) if word in COMMANDS]

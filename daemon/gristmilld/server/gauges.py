@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -13,9 +13,9 @@ from gristmill.contract.lifecycle import TERMINAL, JobState
 from gristmill.queue.feedstats import FeedStats
 from gristmill.queue.replies import JobSnapshot
 from gristmilld import metrics
-from gristmilld.metrics import MOST_JOBS, NO_REASON, OTHER_JOBS, Kind, Metric
+from gristmilld.metrics import LONGEST_LABEL, MODEL_BY_REQUEST, MOST_JOBS, NO_REASON, OTHER_JOBS, Kind, Metric
 from gristmilld.metricsdir import Supervision
-from gristmilld.server.look import StoreView
+from gristmilld.server.look import About, StoreView
 
 Value: TypeAlias = tuple[Metric, tuple[str, ...], float]
 """A metric, the values of its labels, and what it shows."""
@@ -59,10 +59,22 @@ def _of_jobs(view: StoreView) -> Iterator[Value]:
         label = job.job if place < MOST_JOBS else OTHER_JOBS
         for metric, labels, value in _of_job(job, view.feeds.get(job.job)):
             yield metric, (label, *labels), value
-        if label != OTHER_JOBS and job.state not in TERMINAL:  # a sum of ages says nothing
-            yield metrics.JOB_AGE_SECONDS, (label,), (job.now_ms - job.created_at_ms) / 1000
         if job.job in view.stalls:
             yield metrics.JOB_STALLED, (label, view.stalls[job.job].reason.value), 1
+    yield from _of_named_jobs(ranked[:MOST_JOBS], view.abouts)
+    if len(ranked) > MOST_JOBS:
+        yield metrics.JOB_INFO, (OTHER_JOBS, OTHER_JOBS, OTHER_JOBS), 1
+
+
+def _of_named_jobs(jobs: Sequence[JobSnapshot], abouts: Mapping[str, About]) -> Iterator[Value]:
+    """What says nothing when it is summed."""
+    for job in jobs:
+        if job.state not in TERMINAL:
+            yield metrics.JOB_AGE_SECONDS, (job.job,), (job.now_ms - job.created_at_ms) / 1000
+        about = abouts.get(job.job)
+        if about is not None:
+            model = MODEL_BY_REQUEST if about.model is None else about.model
+            yield metrics.JOB_INFO, (job.job, about.name[:LONGEST_LABEL], model[:LONGEST_LABEL]), 1
 
 
 def _of_job(job: JobSnapshot, feed: FeedStats | None) -> Iterator[Value]:

@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from gristmill.contract.frame import FormatError
 from gristmill.contract.lifecycle import TERMINAL
+from gristmill.contract.manifest import Manifest
 from gristmill.queue import board, feedstats, registry
 from gristmill.queue.board import Board
 from gristmill.queue.errors import JobNotFoundError, StoreError
@@ -39,6 +40,13 @@ MOST_LOOKS = 500
 _AWAY: tuple[type[Exception], ...] = (RedisError, *OUTAGES)
 
 
+class About(msgspec.Struct, frozen=True):
+    """What never changes of a job and is worth showing; `model` is None where requests name it themselves."""
+
+    name: str
+    model: str | None
+
+
 class StoreView(msgspec.Struct, frozen=True, kw_only=True):
     """What the last look saw.
 
@@ -49,6 +57,7 @@ class StoreView(msgspec.Struct, frozen=True, kw_only=True):
         look_s: how long the look took.
         daemons: ids of the registered ones.
         jobs: the last snapshot of each.
+        abouts: what each is, by job.
         feeds: what feeders say of their work, by job.
         stalls: what jobs wait for of which nothing has finished for long, by job.
     """
@@ -59,6 +68,7 @@ class StoreView(msgspec.Struct, frozen=True, kw_only=True):
     look_s: float = 0.0
     daemons: list[str] = []
     jobs: list[JobSnapshot] = []
+    abouts: dict[str, About] = {}
     feeds: dict[str, FeedStats] = {}
     stalls: dict[str, Wait] = {}
 
@@ -68,6 +78,7 @@ class _Known(msgspec.Struct):
 
     due_s: float
     queue: LeaseQueue | None = None
+    about: About | None = None
     snapshot: JobSnapshot | None = None
 
 
@@ -124,6 +135,7 @@ class StoreLook:
             look_s=self._clock() - begun_s,
             daemons=[info.daemon_id for info in daemons],
             jobs=jobs,
+            abouts={job.job: about for job in jobs if (about := self._known[job.job].about) is not None},
             feeds=feeds,
             stalls=await self._stalls(jobs, daemons, feeds, unfit),
         )
@@ -172,7 +184,14 @@ class StoreLook:
     async def _look_at(self, job: str, known: _Known) -> None:
         known.snapshot = None
         try:
-            known.queue = known.queue or await LeaseQueue.attach(self._redis, job)
+            if known.queue is None:
+                queue = await LeaseQueue.attach(self._redis, job)
+                known.about = _about(await queue.manifest())
+                known.queue = queue
             known.snapshot = await known.queue.snapshot()
         except (JobNotFoundError, FormatError):
             known.queue = None  # being made, being removed, made anew, or of another version
+
+
+def _about(manifest: Manifest) -> About:
+    return About(manifest.name, manifest.model)

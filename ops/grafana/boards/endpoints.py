@@ -7,7 +7,7 @@ from grafana_foundation_sdk.builders.dashboard import Dashboard
 from boards.parts import ENDPOINT, HOST, Panels, Query, frame, graph, number, quantile, rate
 
 NAME = "{{endpoint}}"
-SERVER = "{{instance}} {{__name__}}"
+SERVER = "{{instance}} {{model_name}} {{__name__}}"
 COMPLETION = 'direction="completion"'
 STATE = f'gristmill_endpoint_state{{{HOST}, {ENDPOINT}, state="down"}}'
 
@@ -118,15 +118,20 @@ def _server() -> Panels:
         "The server's own queue",
         "short",
         "Requests that the servers run and keep waiting, where they are scraped.",
-        Query('{__name__=~"vllm:num_requests_(running|waiting)"}', SERVER),
-        Query('{__name__=~"sglang:num_(running|queue)_reqs"}', SERVER),
-        Query('{__name__=~"llamacpp:requests_(processing|deferred)"}', SERVER),
+        _of_server("sum", "vllm:num_requests_(running|waiting)"),
+        _of_server("sum", "sglang:num_(running|queue)_reqs"),
+        _of_server("sum", "llamacpp:requests_(processing|deferred)"),
     )
     yield graph(
         "The server's KV cache",
         "percentunit",
         "How full the servers' caches are, where they are scraped; full means preemption.",
-        Query('{__name__=~"vllm:(gpu|kv)_cache_usage_perc"}', SERVER),
-        Query('{__name__="sglang:token_usage"}', SERVER),
-        Query('{__name__="llamacpp:kv_cache_usage_ratio"}', SERVER),
+        _of_server("max", "vllm:(gpu|kv)_cache_usage_perc"),
+        _of_server("max", "sglang:token_usage"),
+        _of_server("max", "llamacpp:kv_cache_usage_ratio"),
     )
+
+
+def _of_server(how: str, pattern: str) -> Query:
+    """One line for each server and model, however many engines it shows (vLLM has one for each of its ranks)."""
+    return Query(f'{how} by (instance, model_name, __name__) ({{__name__=~"{pattern}"}})', SERVER)

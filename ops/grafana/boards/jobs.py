@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
-from boards.parts import Panels, Query, bars, finished_per_s, frame, graph, number, of_job, requests_in, states
+from boards.parts import (
+    Panels,
+    Query,
+    bars,
+    finished_per_s,
+    frame,
+    graph,
+    names,
+    number,
+    of_job,
+    requests_in,
+    slope,
+    states,
+)
 
 LEFT = requests_in("fresh|waiting|in_flight")
 DONE = requests_in("ok|failed")
@@ -13,8 +26,8 @@ NAME = "{{job_id}}"
 
 def board() -> Dashboard:
     text = "Every job of the store: progress, speed, end, failures, and whoever feeds and collects it."
-    made = frame("jobs", "Jobs", text, variables=["job"])
-    for panel in (*_numbers(), *_progress(), *_trouble(), *_work()):
+    made = frame("jobs", "Jobs", text, variables=["model", "job"])
+    for panel in (*_numbers(), *_progress(), *_trouble(), *_work(), *_list()):
         made.with_panel(panel)
     return made
 
@@ -95,7 +108,12 @@ def _trouble() -> Panels:
     yield states(
         "Paused jobs",
         "Jobs that stand still, and who has to act.",
-        Query('max by (job_id, reason) (gristmill_job_state{job_id=~"$job", state="paused"})', NAME + ": {{reason}}"),
+        Query(of_job("state", 'state="paused"', by="job_id, reason"), NAME + ": {{reason}}"),
+    )
+    yield states(
+        "Stalled jobs",
+        "Jobs of which nothing has finished for 2 minutes or longer, and what each waits for.",
+        Query(of_job("stalled", by="job_id, reason"), NAME + ": {{reason}}"),
     )
     yield states(
         "Feeders and collectors",
@@ -117,14 +135,23 @@ def _work() -> Panels:
         "Tokens per second",
         "short",
         "Tokens of the results that come in, by job and direction.",
-        Query(
-            'clamp_min(max by (job_id, direction) (deriv(gristmill_job_tokens{job_id=~"$job"}[2m])), 0)',
-            NAME + " {{direction}}",
-        ),
+        Query(slope("tokens", by="job_id, direction"), NAME + " {{direction}}"),
     )
     yield graph(
         "Calls per finished request",
         "short",
         "1 when nothing has to be tried again.",
         Query(f"{of_job('attempts')} / ({DONE} > 0)", NAME),
+    )
+
+
+def _list() -> Panels:
+    told = 'gristmill_job_info{job_id=~"$job", model=~"$model"}'
+    yield names(
+        "Jobs by name and model",
+        "What each chosen job is called and the model that it was submitted for.",
+        f"max by (job_id, name, model) ({told})",
+        job_id="Job",
+        name="Name",
+        model="Model",
     )

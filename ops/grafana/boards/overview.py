@@ -11,7 +11,7 @@ GOOD, WRONG = (None, "green"), (1, "red")
 
 def board() -> Dashboard:
     text = "Is all well? The numbers say so; the other dashboards say why not."
-    made = frame("overview", "Overview", text, variables=["job", "host"])
+    made = frame("overview", "Overview", text, variables=["model", "job", "host"])
     for panel in (*_health(), *_progress(), *_graphs()):
         made.with_panel(panel)
     return made

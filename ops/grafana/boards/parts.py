@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from grafana_foundation_sdk.builders import bargauge, common, prometheus, stat, statetimeline, timeseries
+from grafana_foundation_sdk.builders import bargauge, common, prometheus, stat, statetimeline, table, timeseries
 from grafana_foundation_sdk.builders import dashboard as dash
 from grafana_foundation_sdk.models.common import (
     BigValueColorMode,
@@ -23,23 +23,26 @@ from grafana_foundation_sdk.models.common import (
 from grafana_foundation_sdk.models.dashboard import (
     DashboardLinkType,
     DataSourceRef,
+    DataTransformerConfig,
     Threshold,
     ThresholdsMode,
     VariableOption,
     VariableRefresh,
     VariableSort,
 )
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 TAG = "gristmill"
 SOURCE = DataSourceRef(type_val="prometheus", uid="${source}")
 JOB, HOST, ENDPOINT = 'job_id=~"$job"', 'instance=~"$host"', 'endpoint=~"$endpoint"'
+MODEL = 'model=~"$model"'
 WINDOW = "$__rate_interval"
 SLOW_WINDOW = "2m"
 """For the slope of gauges: a rate of finished requests over less than this jumps."""
 
-AnyPanel: TypeAlias = timeseries.Panel | stat.Panel | bargauge.Panel | statetimeline.Panel
+AnyPanel: TypeAlias = timeseries.Panel | stat.Panel | bargauge.Panel | statetimeline.Panel | table.Panel
 Panels: TypeAlias = Iterator[AnyPanel]
-Some = TypeVar("Some", timeseries.Panel, stat.Panel, bargauge.Panel, statetimeline.Panel)
+Some = TypeVar("Some", timeseries.Panel, stat.Panel, bargauge.Panel, statetimeline.Panel, table.Panel)
 
 
 class Query(NamedTuple):
@@ -52,9 +55,20 @@ class Query(NamedTuple):
 # -- idioms
 
 
+def chosen(expr: str) -> str:
+    """Of an expression by job, the jobs for the chosen models; only `job_info` knows a job's model."""
+    return f"({expr} and on (job_id) max by (job_id) (gristmill_job_info{{{JOB}, {MODEL}}}))"
+
+
 def of_job(metric: str, *labels: str, by: str = "job_id") -> str:
     """A gauge of the chosen jobs: the same from every host, so the maximum."""
-    return f"max by ({by}) (gristmill_job_{metric}{{{', '.join((JOB, *labels))}}})"
+    return chosen(f"max by ({by}) (gristmill_job_{metric}{{{', '.join((JOB, *labels))}}})")
+
+
+def slope(metric: str, *labels: str, by: str = "job_id") -> str:
+    """How fast a gauge of the chosen jobs grows, per second; never below 0."""
+    selector = f"gristmill_job_{metric}{{{', '.join((JOB, *labels))}}}"
+    return chosen(f"clamp_min(max by ({by}) (deriv({selector}[{SLOW_WINDOW}])), 0)")
 
 
 def requests_in(places: str, by: str = "job_id") -> str:
@@ -65,8 +79,8 @@ def requests_in(places: str, by: str = "job_id") -> str:
 
 def finished_per_s(by: str = "job_id") -> str:
     """Requests per second that reach their end, of the chosen jobs."""
-    selector = f'gristmill_job_requests{{{JOB}, place=~"ok|failed"}}'
-    return f"sum by ({by}) (clamp_min(max by (job_id, place) (deriv({selector}[{SLOW_WINDOW}])), 0))"
+    place = 'place=~"ok|failed"'
+    return f"sum by ({by}) ({slope('requests', place, by='job_id, place')})"
 
 
 def rate(metric: str, *labels: str, by: str, window: str = WINDOW) -> str:
@@ -143,25 +157,42 @@ def states(title: str, text: str, *queries: Query, width: int = 12) -> statetime
     return _filled(panel, title, text, queries, width, 8)
 
 
+def names(title: str, text: str, expr: str, **columns: str) -> table.Panel:
+    """One row for each series, as it stands now: the labels that `columns` names, by their headings, in that order."""
+    order = {label: place for place, label in enumerate(columns)}
+    tidy = DataTransformerConfig(
+        id_val="organize",
+        options={"excludeByName": {"Time": True, "Value": True}, "indexByName": order, "renameByName": columns},
+    )
+    panel = table.Panel().unit("string").with_transformation(tidy)
+    panel = _framed(panel, title, text, 12, 8)
+    asked = prometheus.Dataquery().expr(expr).legend_format("__auto").ref_id("A")
+    return panel.with_target(asked.instant().format(PromQueryFormat.TABLE))
+
+
 def _steps(steps: Sequence[tuple[float | None, str]]) -> dash.ThresholdsConfig:
     listed = [Threshold(value=value, color=colour) for value, colour in steps]
     return dash.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(listed)
 
 
 def _filled(panel: Some, title: str, text: str, queries: Sequence[Query], width: int, height: int) -> Some:
-    assert text.endswith("."), f"{title}: a description is a sentence"
-    panel.title(title).description(text).datasource(SOURCE).span(width).height(height)
+    panel = _framed(panel, title, text, width, height)
     for place, query in enumerate(queries):
         target = prometheus.Dataquery().expr(query.expr).legend_format(query.legend).ref_id(chr(ord("A") + place))
         panel.with_target(target.range())
     return panel
 
 
+def _framed(panel: Some, title: str, text: str, width: int, height: int) -> Some:
+    assert text.endswith("."), f"{title}: a description is a sentence"
+    return panel.title(title).description(text).datasource(SOURCE).span(width).height(height)
+
+
 # -- the frame
 
 
 def frame(uid: str, title: str, text: str, *, variables: Sequence[str]) -> dash.Dashboard:
-    """An empty dashboard with links to its siblings; `variables` are of job, endpoint and host."""
+    """An empty dashboard with links to its siblings; `variables` are of model, job, endpoint and host."""
     board = (
         dash.Dashboard(f"Gristmill: {title}")
         .uid(f"gristmill-{uid}")
@@ -187,7 +218,8 @@ def frame(uid: str, title: str, text: str, *, variables: Sequence[str]) -> dash.
 
 
 _LABELS = {
-    "job": ("Job", "label_values(gristmill_job_state, job_id)", VariableSort.ALPHABETICAL_DESC),
+    "model": ("Model", "label_values(gristmill_job_info, model)", VariableSort.ALPHABETICAL_ASC),
+    "job": ("Job", f"label_values(gristmill_job_info{{{MODEL}}}, job_id)", VariableSort.ALPHABETICAL_DESC),
     "endpoint": ("Endpoint", "label_values(gristmill_attempts_total, endpoint)", VariableSort.ALPHABETICAL_ASC),
     "host": ("Host", "label_values(gristmill_build_info, instance)", VariableSort.ALPHABETICAL_ASC),
 }

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
-from boards.parts import HOST, JOB, Panels, Query, frame, graph, number, of_job, quantile, rate, requests_in
+from boards.parts import HOST, JOB, Panels, Query, chosen, frame, graph, number, of_job, quantile, rate, requests_in
 
 NAME = "{{job_id}}"
 
 
 def board() -> Dashboard:
     text = "Depth and bytes of the queues against their marks, leases, commits, and the store's memory and log."
-    made = frame("store", "Queue and store", text, variables=["job", "host"])
+    made = frame("store", "Queue and store", text, variables=["model", "job", "host"])
     for panel in (*_numbers(), *_depth(), *_leases(), *_store()):
         made.with_panel(panel)
     return made
@@ -92,7 +92,9 @@ def _leases() -> Panels:
         "Redeliveries",
         "short",
         "Requests taken from dead or silent workers, and leases found lost, in five minutes.",
-        Query(f"max by (job_id) (delta(gristmill_job_redelivered_requests{{{JOB}}}[5m]))", NAME + " redelivered"),
+        Query(
+            chosen(f"max by (job_id) (delta(gristmill_job_redelivered_requests{{{JOB}}}[5m]))"), NAME + " redelivered"
+        ),
         Query(f"sum(increase(gristmill_leases_lost_total{{{HOST}}}[5m]))", "leases lost"),
     )
     yield graph(

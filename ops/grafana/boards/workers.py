@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
-from boards.parts import HOST, JOB, SLOW_WINDOW, Panels, Query, frame, graph, number, quantile, rate
+from boards.parts import HOST, Panels, Query, frame, graph, number, quantile, rate, slope
 
 PROCESS = "{{instance}} {{process}}"
 USED = f"sum by (instance) (gristmill_in_flight_requests{{{HOST}}})"
@@ -13,7 +13,7 @@ SLOTS = f"sum by (instance) (gristmill_slots{{{HOST}}})"
 
 def board() -> Dashboard:
     text = "Slots, bytes, loop lag, processor time, deaths and restarts by host, and the encoding of pictures."
-    made = frame("workers", "Workers", text, variables=["host", "job"])
+    made = frame("workers", "Workers", text, variables=["host", "model", "job"])
     for panel in (*_numbers(), *_room(), *_processes(), *_pictures()):
         made.with_panel(panel)
     return made
@@ -116,22 +116,18 @@ def _pictures() -> Panels:
         "Pictures encoded per second",
         "short",
         "Pictures that feeders make fit to send, by job.",
-        Query(_slope("encoded_pictures"), "{{job_id}}"),
+        Query(slope("encoded_pictures"), "{{job_id}}"),
     )
     yield graph(
         "Encoders at work",
         "short",
         "Cores that encode pictures, by job.",
-        Query(_slope("encoder_seconds"), "{{job_id}}"),
+        Query(slope("encoder_seconds"), "{{job_id}}"),
     )
     yield graph(
         "Bytes of pictures",
         "Bps",
         "Bytes of pictures per second before and after encoding, by job.",
-        Query(_slope("pictures_read_bytes"), "{{job_id}} before"),
-        Query(_slope("pictures_sent_bytes"), "{{job_id}} after"),
+        Query(slope("pictures_read_bytes"), "{{job_id}} before"),
+        Query(slope("pictures_sent_bytes"), "{{job_id}} after"),
     )
-
-
-def _slope(metric: str) -> str:
-    return f"clamp_min(max by (job_id) (deriv(gristmill_job_{metric}{{{JOB}}}[{SLOW_WINDOW}])), 0)"
