@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-import random
 from pathlib import Path
 
 import pytest
 
-from gristmill.intake.duplicates import SeenIds, require_unique
+from gristmill.intake.duplicates import require_unique
 from gristmill.intake.errors import InputError
 from gristmill.intake.options import EncodeOptions, ImageOptions
 from gristmill.intake.selection import select
@@ -38,17 +37,6 @@ def test_sample_is_the_same_each_time_and_stable_as_the_input_grows(tmp_path: Pa
     assert chosen(path, 7, None, 1000) == list(range(7))
     path.write_text("")
     assert chosen(path, None, 5, 10) == []
-
-
-def test_repeated_ids_are_found_with_their_first_line() -> None:
-    """Against a plain dict, over growth of the table, with lines read twice in between."""
-    seen, wanted, chance = SeenIds(), dict[str, int](), random.Random(1)
-    for line in range(1, 20_000):
-        custom_id = f"id-{chance.randrange(15_000)}"
-        first = wanted.setdefault(custom_id, line)
-        assert seen.first_line(custom_id, line) == (first if first < line else None)
-        assert seen.first_line(custom_id, line) == (first if first < line else None)
-    seen.close()
 
 
 def test_strict_names_both_lines(tmp_path: Path) -> None:

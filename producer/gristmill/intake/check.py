@@ -17,7 +17,6 @@ from gristmill.intake.pipeline import Pipeline
 from gristmill.intake.selection import select
 from gristmill.intake.source import identify
 
-_GUESS_LINE_BYTES = 500
 _MAX_EXAMPLES = 20
 
 
@@ -111,11 +110,7 @@ async def check(
     options = msgspec.structs.replace(options, inline=True)
     report = CheckReport(path=str(path))
     store = PictureStore(options, str(Path(source.path).parent))
-    seen = LinesSeen(
-        lambda notice: _note(report, notice),
-        expected_lines=source.size // _GUESS_LINE_BYTES,
-        on_bad_line=options.on_bad_line,
-    )
+    seen = LinesSeen(lambda notice: _note(report, notice), on_bad_line=options.on_bad_line)
     try:
         most = options.max_line_bytes
         selection = await asyncio.to_thread(

@@ -39,7 +39,6 @@ from gristmill.queue.replies import CloseStatus, Run, SealReply, SealStatus
 
 RUN_AGE_S = 0.2
 _TORN_TRIES = 3
-_GUESS_LINE_BYTES = 500
 
 
 class Entries(Protocol):
@@ -121,7 +120,7 @@ async def feed(
     await asyncio.to_thread(require_unchanged, source)
     pictures = PictureStore(options, str(Path(source.path).parent))
     store = FeederStore(queue, token, holder, report, pictures.stats)
-    seen = LinesSeen(report, expected_lines=source.size // _GUESS_LINE_BYTES, on_bad_line=options.on_bad_line)
+    seen = LinesSeen(report, on_bad_line=options.on_bad_line)
     most = options.max_line_bytes
     try:
         await store.take()
@@ -165,7 +164,7 @@ async def feed_entries(
         FeedError: see `feed`; and what `open_entries` and its entries raise.
     """
     store = FeederStore(queue, token, holder, report, pictures.stats)
-    seen = LinesSeen(report, expected_lines=0, on_bad_line="record")
+    seen = LinesSeen(report, on_bad_line="record")
     try:
         await store.take()
         return await _Feeder(store, "", open_entries, "record", None, seen, report, run_age_s).run()
@@ -222,7 +221,7 @@ class _Feeder:
             while True:
                 try:
                     await self._pass()
-                    self._seen.sum_up()
+                    await asyncio.to_thread(self._seen.sum_up)
                     return self._result(closed=True)
                 except _RewindError as rewind:
                     self._report(
