@@ -7,36 +7,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.support.programs import Program
+from tests.support.notebook import notebook
 from tests.support.standin import StandinProcess
 from tests.support.wait import wait_until_sync
-
-KERNEL = """
-import sys, warnings
-warnings.simplefilter("default")  # jupyter's own
-from jupyter_client.manager import start_new_kernel
-
-URL = sys.argv[1]
-manager, client = start_new_kernel(kernel_name="python3")
-
-def hear(message):
-    content = message["content"]
-    for line in (content.get("text") or "\\n".join(content.get("traceback", []))).splitlines():
-        print(content.get("name", "error"), line.strip(), flush=True)
-        if line.strip() == "press stop":
-            manager.interrupt_kernel()
-
-def run(cell):
-    reply = client.execute_interactive(cell.replace("URL", repr(URL)), timeout=60, output_hook=hear)
-    print("cell", reply["content"]["status"], flush=True)
-
-try:
-    for cell in CELLS:
-        run(cell)
-finally:
-    client.stop_channels()
-    manager.shutdown_kernel()
-"""
 
 FACES = """
 import json
@@ -80,17 +53,10 @@ def standin():
         yield process
 
 
-def kernel(folder: Path, url: str, *cells: str) -> Program:
-    """A program that runs `cells` in a kernel; jupyter's files lie in `folder`, and so does what it would read."""
-    own = {name: str(folder / name) for name in ("IPYTHONDIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")}
-    source = f"CELLS = {list(cells)!r}\n{KERNEL}"
-    return Program(folder, source, url, JUPYTER_PREFER_ENV_PATH="1", JUPYTER_CONFIG_DIR=str(folder), **own)
-
-
 def test_cells_and_the_stop_button(tmp_path: Path, standin: StandinProcess):
     """All faces work in a cell; stop ends one with KeyboardInterrupt, leaves nothing of its client, and the kernel goes
     on; nothing at all is left when the kernel ends."""
-    with kernel(tmp_path, standin.url, FACES, STOPPED, AFTER) as program:
+    with notebook(tmp_path, standin.url, FACES, STOPPED, AFTER) as program:
         assert program.wait() == 0, program.said
         said = program.said.splitlines()
         assert [line for line in said if line.startswith("cell")] == ["cell ok", "cell error", "cell ok"], program.said
@@ -101,7 +67,7 @@ def test_cells_and_the_stop_button(tmp_path: Path, standin: StandinProcess):
 
 def test_a_worker_that_is_killed_under_a_cell(tmp_path: Path, standin: StandinProcess):
     """Every answer comes, in order; meanwhile the cell shows a bar that overwrites itself."""
-    with kernel(tmp_path, standin.url, MANY) as program:
+    with notebook(tmp_path, standin.url, MANY) as program:
         program.say("stdout working")
         before = standin.stats["requests"]
         wait_until_sync(lambda: standin.stats["requests"] >= before + 200, description="200 requests", timeout_s=60)
