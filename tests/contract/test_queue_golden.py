@@ -24,8 +24,15 @@ REQUEST = frame.Request(
     path="/chat/completions",
     pieces=[b'{"a":"', b'","b":"', b'"}'],
     images=[
-        frame.Image(sha="0" * 32, size=5),
-        frame.Image(sha="ab" * 16, size=7, path="/pictures/ä.jpg", mtime_ns=1_700_000_000_123_456_789),
+        frame.Image(digest="0" * 32, size=5),
+        frame.Image(
+            digest="ab" * 16,
+            size=7,
+            path="/pictures/ä.jpg",
+            mtime_ns=1_700_000_000_123_456_789,
+            ctime_ns=1_700_000_001_000_000_000,
+            inode=77,
+        ),
     ],
     wants_json=True,
     line=1_000_001,
@@ -96,11 +103,11 @@ MANIFEST = manifest.Manifest(
 )
 
 CASES = {
-    "request.v1.frame": (REQUEST, frame.encode, frame.decode),
-    "refusal.v1.frame": (REFUSAL, frame.encode, frame.decode),
+    "request.v2.frame": (REQUEST, frame.encode, frame.decode),
+    "refusal.v2.frame": (REFUSAL, frame.encode, frame.decode),
     "ok.v1.record": (OK, record.encode, record.decode),
     "failed.v1.record": (FAILED, record.encode, record.decode),
-    "manifest.v1.json": (MANIFEST, manifest.encode, manifest.decode),
+    "manifest.v2.json": (MANIFEST, manifest.encode, manifest.decode),
 }
 
 
@@ -120,9 +127,9 @@ def test_bytes_are_those_of_the_golden_file(name: str):
 def test_another_version_is_refused_by_number(name: str):
     """The first byte is the version; one that is not ours is named, not guessed at."""
     _, _, decode = CASES[name]
-    other = bytes([9]) + (GOLDEN / name).read_bytes()[1:]
-    with pytest.raises(FormatError, match="version 09, this program reads 1"):
-        decode(other)
+    golden = (GOLDEN / name).read_bytes()
+    with pytest.raises(FormatError, match=f"version 09, this program reads {golden[0]}"):
+        decode(bytes([9]) + golden[1:])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -136,8 +143,8 @@ def test_damaged_bytes_are_a_format_error(name: str, cut: int):
 
 def test_a_manifest_of_another_format_is_refused():
     """A job made by a later version is refused with a sentence."""
-    data = manifest.encode(msgspec.structs.replace(MANIFEST, format=2))
-    with pytest.raises(FormatError, match="manifest format 2, this program reads 1"):
+    data = manifest.encode(msgspec.structs.replace(MANIFEST, format=3))
+    with pytest.raises(FormatError, match="manifest format 3, this program reads 2"):
         manifest.decode(data)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from tests.support.pictures import data_url, exif, opened, quarters, saved, shows_quarters, turned
 
 from gristmill.contract import frame
+from gristmill.contract.digest import digest_of
 from gristmill.contract.failure import FailureClass
 from gristmill.intake import pipeline as pipeline_module
 from gristmill.intake import structure
@@ -47,9 +47,9 @@ def body_of(entry: Entry) -> Any:
     """The body as a worker would send it."""
     data = entry.pieces[0]
     for image, piece in zip(entry.images, entry.pieces[1:], strict=True):
-        blob = entry.blobs[image.sha] if image.path is None else Path(image.path).read_bytes()
+        blob = entry.blobs[image.digest] if image.path is None else Path(image.path).read_bytes()
         assert len(blob) == image.size
-        assert hashlib.sha256(blob).hexdigest()[:32] == image.sha
+        assert digest_of(blob) == image.digest
         data += base64.b64encode(blob) + piece
     return json.loads(data)
 
@@ -210,7 +210,12 @@ async def test_by_reference_names_the_file_or_the_spool(tmp_path: Path) -> None:
     status = (tmp_path / "plain.png").stat()
     for image in images[:2]:
         assert image == frame.Image(
-            hashlib.sha256(plain).hexdigest()[:32], len(plain), str(tmp_path / "plain.png"), status.st_mtime_ns
+            digest_of(plain),
+            len(plain),
+            str(tmp_path / "plain.png"),
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+            status.st_ino,
         )
     assert images[2] == images[3]
     assert Path(str(images[2].path)).is_relative_to(spool)

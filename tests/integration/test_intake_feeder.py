@@ -74,7 +74,7 @@ async def test_pictures_are_stored_once_a_run(redis: Redis, tmp_path: Path) -> N
         assert sum(1 for field in fields if field.startswith(b"i:")) == 2
     for item, made in await claimed(queue):
         assert isinstance(made, frame.Request)
-        blobs = await queue.fetch_images(item.run, [image.sha for image in made.images])
+        blobs = await queue.fetch_images(item.run, [image.digest for image in made.images])
         assert [len(blob or b"") for blob in blobs] == [image.size for image in made.images]
 
 

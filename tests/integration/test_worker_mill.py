@@ -10,10 +10,12 @@ from redis.asyncio import Redis
 from tests.support.invariants import check_invariants
 from tests.support.jobs import chat, results, sealed_job, worker
 from tests.support.pictures import quarters, saved
+from tests.support.queue_model import DEATHS_ALONE
 from tests.support.queues import record_of
 from tests.support.standin import Standin, StandinProcess
 from tests.support.wait import wait_until
 
+from gristmill.contract.digest import digest_of
 from gristmill.contract.failure import FailureClass
 from gristmill.contract.frame import Image, Refusal, Request
 from gristmill.contract.lifecycle import JobState, PauseReason
@@ -61,14 +63,14 @@ async def test_no_more_in_flight_than_slots(redis: Redis) -> None:
 async def test_pictures_in_the_store_reach_their_request(redis: Redis) -> None:
     """A picture that several requests of a run share is stored once and arrives whole with each."""
     data = saved(quarters(64, 48), "PNG")
-    sha = hashlib.sha256(data).hexdigest()[:32]
+    digest = digest_of(data)
     head = b'{"model":"standin","messages":[{"role":"user","content":[{"type":"text","text":"what"},'
     head += b'{"type":"image_url","image_url":{"url":"data:image/png;base64,'
     requests = [
-        Request(i, None, bytes(16), "/chat/completions", [head, b'"}}]}]}'], [Image(sha, len(data))]) for i in range(20)
+        Request(i, None, bytes(16), "/chat/completions", [head, b'"}}]}]}'], [Image(digest, len(data))]) for i in range(20)
     ]
     async with Standin() as standin, worker(redis, standin.url):
-        queue = await sealed_job(redis, requests, images={sha: data})
+        queue = await sealed_job(redis, requests, images={digest: data})
         await until(queue, JobState.COMPLETE)
         records = await results(queue)
     for record in records.values():
@@ -274,9 +276,9 @@ async def test_a_job_for_an_endpoint_we_do_not_have_says_so(redis: Redis) -> Non
 
 
 async def test_a_poisoned_request_is_failed_without_being_run(redis: Redis) -> None:
-    """Once it has killed its workers alone, twice, it becomes a failed record and the others run."""
+    """Once the queue counts it as poison it becomes a failed record."""
     queue = await sealed_job(redis, [chat(0, "kills")], first_alone=0)
-    for n in range(3):
+    for n in range(1 + DEATHS_ALONE):
         reply = await queue.claim(f"w{n}", 1, 1 << 20, 30_000, believed=False, suspects=True)
         assert [c.index for c in reply.claimed] == [0]
         await queue.reap(f"w{n}", force=True, crashed=True)
@@ -310,7 +312,7 @@ async def test_a_picture_by_reference_that_is_not_what_it_was_fails_its_row(
     data = saved(quarters(20, 10), "PNG")
     path = tmp_path / "a.png"
     path.write_bytes(data)
-    image = Image(hashlib.sha256(data).hexdigest()[:32], len(data), str(path), path.stat().st_mtime_ns)
+    image = Image(digest_of(data), len(data), str(path), path.stat().st_mtime_ns)
     if change == "grown":
         path.write_bytes(data + b"x")
     elif change == "rewritten":
@@ -329,14 +331,14 @@ async def test_a_picture_by_reference_that_is_not_what_it_was_fails_its_row(
 async def test_pictures_leave_memory_once_they_are_sent(redis: Redis) -> None:
     """All requests are in flight at once although their pictures do not fit the gate together."""
     data = saved(quarters(600, 400), "PNG", compress_level=0)
-    sha = hashlib.sha256(data).hexdigest()[:32]
+    digest = digest_of(data)
     head, tail = b'{"model":"standin","messages":[{"role":"user","content":[', b'"}}]}]}'
     head += b'{"type":"image_url","image_url":{"url":"data:image/png;base64,'
     request = [
-        Request(i, None, bytes(16), "/chat/completions", [head, tail], [Image(sha, len(data))]) for i in range(16)
+        Request(i, None, bytes(16), "/chat/completions", [head, tail], [Image(digest, len(data))]) for i in range(16)
     ]
     async with Standin(latency=1.0) as standin, worker(redis, standin.url, slots=16, picture_bytes=3 * len(data)):
-        queue = await sealed_job(redis, request, images={sha: data}, first_alone=0)
+        queue = await sealed_job(redis, request, images={digest: data}, first_alone=0)
         await wait_until(lambda: standin.stats["in_flight"] == 16, description="all are in flight")
         await until(queue, JobState.COMPLETE)
     assert (await queue.snapshot()).failed == 0

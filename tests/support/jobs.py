@@ -50,7 +50,7 @@ async def sealed_job(
     images: dict[str, bytes] | None = None,
     **changes: Any,
 ) -> LeaseQueue:
-    """A closed job of `requests`, ready to be worked on; `images` (sha -> bytes) are put into every run."""
+    """A closed job of `requests`, ready to be worked on; `images` (digest -> bytes) are put into every run."""
     job = f"t-{uuid.uuid4().hex[:8]}"
     manifest = Manifest(**{"job": job, "epoch": uuid.uuid4().hex, "name": job, "created_at_ms": 0, **changes})
     queue = await LeaseQueue.create(redis, manifest)
@@ -59,7 +59,7 @@ async def sealed_job(
     for first in range(0, len(requests), run_size):
         part = requests[first : first + run_size]
         fields: dict[bytes | str, bytes] = {str(first + i): frames.encode(r) for i, r in enumerate(part)}
-        fields |= {f"i:{sha}": data for sha, data in (images or {}).items()}
+        fields |= {f"i:{digest}": data for digest, data in (images or {}).items()}
         size = await queue.stage("feeder", fields)
         run = Run(run=runs, first=first, count=len(part), bytes=size, fields=len(fields), cursor=b"")
         assert (await queue.seal("feeder", run)).status is SealStatus.OK

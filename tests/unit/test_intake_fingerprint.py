@@ -49,10 +49,10 @@ def test_every_change_of_the_call_matters() -> None:
 def test_pictures_count_by_their_bytes_and_options() -> None:
     """A moved file is the same request; other bytes, another order or other picture options are not."""
 
-    def pictured(paths: list[str], shas: list[str], options: ImageOptions = ImageOptions()) -> bytes:
-        return fingerprint.of_draft(draft_of({"prompt": "p", "images": paths}), shas, options)
+    def pictured(paths: list[str], digests: list[str], options: ImageOptions = ImageOptions()) -> bytes:
+        return fingerprint.of_draft(draft_of({"prompt": "p", "images": paths}), digests, options)
 
-    wanted = pictured(["a.jpg", "b.jpg"], ["1" * 64, "2" * 64])
-    assert pictured(["c.jpg", "d.jpg"], ["1" * 64, "2" * 64]) == wanted
-    assert pictured(["a.jpg", "b.jpg"], ["2" * 64, "1" * 64]) != wanted
-    assert pictured(["a.jpg", "b.jpg"], ["1" * 64, "2" * 64], ImageOptions(max_pixels=5)) != wanted
+    wanted = pictured(["a.jpg", "b.jpg"], ["1" * 32, "2" * 32])
+    assert pictured(["c.jpg", "d.jpg"], ["1" * 32, "2" * 32]) == wanted
+    assert pictured(["a.jpg", "b.jpg"], ["2" * 32, "1" * 32]) != wanted
+    assert pictured(["a.jpg", "b.jpg"], ["1" * 32, "2" * 32], ImageOptions(max_pixels=5)) != wanted

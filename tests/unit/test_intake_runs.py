@@ -8,16 +8,16 @@ from gristmill.intake.encode import Entry
 from gristmill.intake.runs import Cursor, RunBuilder
 
 
-def entry(sha: str, size: int) -> Entry:
-    image = Image(sha, size)
-    return Entry(1, 0, 1, None, b"f" * 16, "/p", [b"a", b"b"], [image], {sha: bytes(size)})
+def entry(digest: str, size: int) -> Entry:
+    image = Image(digest, size)
+    return Entry(1, 0, 1, None, b"f" * 16, "/p", [b"a", b"b"], [image], {digest: bytes(size)})
 
 
 def test_each_picture_counts_once() -> None:
     """Bytes are those of the fields and their overhead, whoever shares a picture."""
     run = RunBuilder(1, 7, begun_at_s=0)
-    for sha in ("a", "b", "a"):
-        run.add(entry(sha, 1000), 0)
+    for digest in ("a", "b", "a"):
+        run.add(entry(digest, 1000), 0)
     assert sorted(run.fields) == [b"7", b"8", b"9", b"i:a", b"i:b"]
     assert run.bytes == sum(map(len, run.fields.values())) + 5 * runs.FIELD_OVERHEAD_BYTES
 

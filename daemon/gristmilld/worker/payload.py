@@ -13,14 +13,16 @@ producer saw is the request's own failure.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
+import stat
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from gristmill.contract.digest import digest_of
 from gristmill.contract.failure import Failure, FailureClass
 from gristmill.contract.frame import Image, Request
+from gristmill.paths import opened_path
 from gristmill.queue import LeaseQueue
 from gristmilld.upstream.body import Body
 
@@ -29,6 +31,8 @@ Bytes = bytes | bytearray
 _MOST_CACHED_BYTES = 2 << 20
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 """Linux: read what is in the cache, or fail at once."""
+_OPENING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+"""Without O_NONBLOCK a pipe in place of a picture would hold us up."""
 
 
 class PayloadGoneError(Exception):
@@ -83,7 +87,7 @@ class Payloads:
 
     def __init__(self, allowed_roots: Iterable[str], limit_bytes: int) -> None:
         self._roots = [Path(root).resolve() for root in allowed_roots]
-        self._prefixes = [str(root).rstrip("/") + "/" for root in self._roots]
+        self._prefixes = tuple(str(root).rstrip("/") + "/" for root in self._roots)
         self._stored = _StoredPictures()
         self.gate = Gate(limit_bytes)
 
@@ -116,7 +120,7 @@ class Payloads:
         for image in images:
             data: Bytes | Failure | None
             if image.path is None:
-                data = await self._stored.get(queue, run, image.sha)
+                data = await self._stored.get(queue, run, image.digest)
             else:
                 data = read_cached(image, self._prefixes)
                 if data is None:
@@ -136,29 +140,29 @@ class _StoredPictures:
         self._wanted: dict[tuple[LeaseQueue, int], dict[str, asyncio.Future[bytes]]] = {}
         self._fetches: set[asyncio.Task[None]] = set()
 
-    async def get(self, queue: LeaseQueue, run: int, sha: str) -> bytes:
+    async def get(self, queue: LeaseQueue, run: int, digest: str) -> bytes:
         """One picture.
 
         Raises:
             PayloadGoneError, or one of `OUTAGES`.
         """
-        key = (queue.job, run, sha)
+        key = (queue.job, run, digest)
         data = self._cache.get(key)
         if data is not None:
             self._cache.move_to_end(key)
             return data
-        return await asyncio.shield(self._want(queue, run, sha))
+        return await asyncio.shield(self._want(queue, run, digest))
 
-    def _want(self, queue: LeaseQueue, run: int, sha: str) -> asyncio.Future[bytes]:
+    def _want(self, queue: LeaseQueue, run: int, digest: str) -> asyncio.Future[bytes]:
         """The future of a picture; all that are wanted before the loop turns are fetched together."""
         loop = asyncio.get_running_loop()
         if (queue, run) not in self._wanted:
             self._wanted[queue, run] = {}
             loop.call_soon(self._start, queue, run)
         wanted = self._wanted[queue, run]
-        if sha not in wanted:
-            wanted[sha] = loop.create_future()
-        return wanted[sha]
+        if digest not in wanted:
+            wanted[digest] = loop.create_future()
+        return wanted[digest]
 
     def _start(self, queue: LeaseQueue, run: int) -> None:
         task = asyncio.get_running_loop().create_task(self._fetch(queue, run, self._wanted.pop((queue, run))))
@@ -173,12 +177,12 @@ class _StoredPictures:
                 future.set_exception(error)
                 future.exception()  # a waiter that has left meanwhile need not look
             return
-        for (sha, future), data in zip(wanted.items(), pictures, strict=True):
+        for (digest, future), data in zip(wanted.items(), pictures, strict=True):
             if data is None:
-                future.set_exception(PayloadGoneError(f"picture {sha} of run {run}"))
+                future.set_exception(PayloadGoneError(f"picture {digest} of run {run}"))
                 future.exception()
             else:
-                self._keep((queue.job, run, sha), data)
+                self._keep((queue.job, run, digest), data)
                 future.set_result(data)
 
     def _keep(self, key: tuple[str, int, str], data: bytes) -> None:
@@ -189,7 +193,7 @@ class _StoredPictures:
             self._cached_bytes -= len(dropped)
 
 
-def read_cached(image: Image, prefixes: Sequence[str]) -> bytearray | None:
+def read_cached(image: Image, prefixes: tuple[str, ...]) -> bytearray | None:
     """The bytes of a picture by reference when its file lies in the kernel's cache and is what the producer saw.
 
     None sends the caller the long way, through a thread: reading might block, or there is something to say. A trip
@@ -200,17 +204,19 @@ def read_cached(image: Image, prefixes: Sequence[str]) -> bytearray | None:
     """
     path = image.path
     assert path is not None
-    if _NOWAIT is None or image.size > _MOST_CACHED_BYTES:
-        return None
-    if os.path.realpath(path) != path or not any(path.startswith(prefix) for prefix in prefixes):
+    if _NOWAIT is None or image.size > _MOST_CACHED_BYTES or not path.startswith(prefixes):
         return None
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, _OPENING)
     except OSError:
         return None
     data = bytearray(image.size + 1)
     try:
-        whole = os.preadv(fd, [data], 0, _NOWAIT) == image.size and os.fstat(fd).st_mtime_ns == image.mtime_ns
+        whole = (
+            opened_path(fd) == path  # else a link led elsewhere, perhaps out of the roots
+            and os.preadv(fd, [data], 0, _NOWAIT) == image.size
+            and _is_as_seen(image, os.fstat(fd))
+        )
     except OSError:
         return None
     finally:
@@ -226,16 +232,26 @@ def read_reference(image: Image, roots: Sequence[Path]) -> bytes | Failure:
     if not any(real.is_relative_to(root) for root in roots):
         return _bad(image, "lies beneath no root that this daemon allows (allowed_roots)")
     try:
-        with real.open("rb") as file:
-            seen = os.fstat(file.fileno())
+        with os.fdopen(os.open(real, _OPENING), "rb") as file:
+            before = os.fstat(file.fileno())
+            if not stat.S_ISREG(before.st_mode):
+                return _bad(image, "is no regular file any more")
             data = file.read(image.size + 1)
+            after = os.fstat(file.fileno())
     except OSError as error:
         return _bad(image, f"can't be read any more: {error.strerror}")
     if len(data) != image.size:
         return _bad(image, "has another size than when it was submitted")
-    if seen.st_mtime_ns != image.mtime_ns and hashlib.sha256(data).hexdigest()[: len(image.sha)] != image.sha:
+    as_seen = _is_as_seen(image, before) and _is_as_seen(image, after)
+    if not as_seen and digest_of(data) != image.digest:
         return _bad(image, "has changed since it was submitted")
     return data
+
+
+def _is_as_seen(image: Image, status: os.stat_result) -> bool:
+    """Whether a file is the one that the producer hashed, by all that changes with its bytes or when it is replaced."""
+    seen = image.mtime_ns, image.ctime_ns, image.inode
+    return (status.st_mtime_ns, status.st_ctime_ns, status.st_ino) == seen
 
 
 def _bad(image: Image, what: str) -> Failure:

@@ -14,7 +14,7 @@ import msgspec
 
 from gristmill.contract.failure import FailureClass
 
-VERSION = 1
+VERSION = 2
 _VERSION_BYTE = bytes([VERSION])
 
 
@@ -26,16 +26,19 @@ class Image(msgspec.Struct, frozen=True, array_like=True):
     """One picture of a request.
 
     Attributes:
-        sha: hex of the first 16 bytes of the sha-256 of the bytes to send; names the field ``i:<sha>`` of the run.
+        digest: hash of the bytes to send (`gristmill.contract.digest`); names the field ``i:<digest>`` of the run.
         size: how many bytes will be sent, before base64.
         path: where the bytes lie, when they are sent by reference; None when they lie in the run.
-        mtime_ns: the file's modification time when it was read (by reference only).
+        mtime_ns, ctime_ns, inode: of the file when it was read (by reference only). While a file has the same four, it
+            is taken to be the same, and is not hashed again; with others its hash decides.
     """
 
-    sha: str
+    digest: str
     size: int
     path: str | None = None
     mtime_ns: int = 0
+    ctime_ns: int = 0
+    inode: int = 0
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True, tag="q"):

@@ -8,7 +8,7 @@ suffix     type     content
 m          hash     the job's counters, marks, state and the feeder's and collector's leases
 spec       string   the manifest, JSON, immutable
 s:<ptok>   hash     a feeder's stage for one run (TTL 600 s until sealed)
-p:<run>    hash     payload run: index -> frame, ``i:<sha>`` -> image bytes, ``#`` -> bytes held, ``#n`` -> frames
+p:<run>    hash     payload run: index -> frame, ``i:<digest>`` -> image bytes, ``#`` -> bytes held, ``#n`` -> frames
 x          zset     "run,average bytes per request" -> its first index
 d          bitmap   done bit per index
 k          bitmap   acked bit per index
@@ -105,6 +105,6 @@ class JobKeys:
         return self._prefix + "*"
 
 
-def image_field(sha: str) -> str:
+def image_field(digest: str) -> str:
     """The field of a payload run that holds one picture's bytes."""
-    return "i:" + sha
+    return "i:" + digest

@@ -12,7 +12,7 @@ import msgspec
 
 from gristmill.contract.frame import FormatError
 
-FORMAT = 1
+FORMAT = 2
 DEFAULT_POOL = "default"
 
 

@@ -18,7 +18,8 @@ from gristmill.intake import fingerprint
 from gristmill.intake.draft import Draft, Refused
 from gristmill.intake.errors import PictureError
 from gristmill.intake.options import ImageOptions
-from gristmill.intake.pictures import Picture, PictureStore
+from gristmill.intake.picture import Opened, Picture
+from gristmill.intake.pictures import PictureStore
 from gristmill.intake.plan import Carried
 from gristmill.intake.readers import Line
 
@@ -124,6 +125,16 @@ def refused_entry(line: Line, place: int, refused: Refused) -> Entry:
     )
 
 
+def entry_at_once(line: Line, place: int, draft: Draft, opened: list[Opened], options: ImageOptions) -> Entry:
+    """The entry of a draft with pictures of which it is known what will be sent."""
+    try:
+        entry = _begun(line, place, draft, opened, options)
+        _complete(entry, draft, [one.picture for one in opened if one.picture is not None])
+    except RecursionError:
+        return refused_entry(line, place, _too_deep(draft))
+    return entry
+
+
 async def picture_entry(
     line: Line, place: int, draft: Draft, store: PictureStore, options: ImageOptions, take: Take | None
 ) -> Entry:
@@ -134,31 +145,39 @@ async def picture_entry(
     """
     try:
         opened = [await store.open(ref) for ref in draft.pictures]
-        entry = Entry(
-            line.number,
-            place,
-            line.offset_after,
-            draft.custom_id,
-            fingerprint.of_draft(draft, [picture.sha256 for picture in opened], options),
-            draft.path,
-            wants_json=draft.wants_json,
-            stream_removed=draft.stream_removed,
-            has_model=draft.has_model,
-        )
+        entry = _begun(line, place, draft, opened, options)
         if take is not None:
             entry.carried = take(entry.custom_id, entry.fingerprint)
             if entry.carried is not None:
                 return entry
-        pictures = [await store.ready(ref, one) for ref, one in zip(draft.pictures, opened, strict=True)]
-        pieces = cut(draft, pictures)
+        _complete(entry, draft, [await store.ready(ref, one) for ref, one in zip(draft.pictures, opened, strict=True)])
     except RecursionError:
         return refused_entry(line, place, _too_deep(draft))
     except PictureError as error:
         return refused_entry(line, place, Refused(draft.custom_id, FailureClass.BAD_IMAGE, f"- {error.reason}"))
-    entry.pieces = pieces
-    entry.images = [picture.image for picture in pictures]
-    entry.blobs = {picture.image.sha: picture.blob for picture in pictures if picture.blob is not None}
     return entry
+
+
+def _begun(line: Line, place: int, draft: Draft, opened: list[Opened], options: ImageOptions) -> Entry:
+    """The entry with its fingerprint, for which the sources are enough."""
+    return Entry(
+        line.number,
+        place,
+        line.offset_after,
+        draft.custom_id,
+        fingerprint.of_draft(draft, [picture.digest for picture in opened], options),
+        draft.path,
+        wants_json=draft.wants_json,
+        stream_removed=draft.stream_removed,
+        has_model=draft.has_model,
+    )
+
+
+def _complete(entry: Entry, draft: Draft, pictures: list[Picture]) -> None:
+    """Put the body and its pictures into a begun entry."""
+    entry.pieces = cut(draft, pictures)
+    entry.images = [picture.image for picture in pictures]
+    entry.blobs = {picture.image.digest: picture.blob for picture in pictures if picture.blob is not None}
 
 
 def cut(draft: Draft, pictures: list[Picture]) -> list[bytes]:

@@ -1,8 +1,8 @@
 """The fingerprint: which request this is, whatever its line number, endpoint or key.
 
 128 bits of blake2b over the URL path and the canonical (sorted) JSON of the final body. A picture stands in it by the
-sha-256 of its *source* bytes and the picture options, so neither moving a file nor a newer encoder makes a new request,
-and a rerun knows what is done without encoding a picture.
+hash of its *source* bytes (`gristmill.contract.digest`) and the picture options, so neither moving a file nor a newer
+encoder makes a new request, and a rerun knows what is done without encoding a picture.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def of_body(path: str, body: dict[str, Any]) -> bytes:
     return hashlib.blake2b(whole, digest_size=FINGERPRINT_BYTES).digest()
 
 
-def of_draft(draft: Draft, shas: list[str], options: ImageOptions) -> bytes:
-    """The fingerprint of a request with pictures; `shas` are their hashes in the order of `draft.pictures`.
+def of_draft(draft: Draft, digests: list[str], options: ImageOptions) -> bytes:
+    """The fingerprint of a request with pictures; `digests` are their hashes in the order of `draft.pictures`.
 
     The pictures' URLs in the body are overwritten.
     """
     shape = f"{options.max_pixels},{options.max_bytes},{options.quality},{options.allow_truncated:d}"
-    for picture, sha in zip(draft.pictures, shas, strict=True):
-        picture.holder[picture.key] = f"sha256:{sha};{shape}"
+    for picture, digest in zip(draft.pictures, digests, strict=True):
+        picture.holder[picture.key] = f"blake3:{digest};{shape}"
     return of_body(draft.path, draft.body)
 
 

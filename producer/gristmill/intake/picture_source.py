@@ -6,17 +6,18 @@ Messages name a picture by its path, or by its place where it is a data URL; nev
 from __future__ import annotations
 
 import binascii
-import hashlib
 import os
 import re
 import stat
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 import msgspec
 import pybase64
 
+from gristmill.contract.digest import digest_of
 from gristmill.intake.draft import PictureRef
 from gristmill.intake.errors import PictureError
 
@@ -27,16 +28,28 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 
 _URL_ALPHABET = str.maketrans("-_", "+/")
 
-Identity = tuple[str, int, int]
-"""Path, size and modification time of a file: the same while it is not written to."""
+
+class File(NamedTuple):
+    """A file as it was seen: equal to another while it is neither written to nor replaced."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: str, status: os.stat_result) -> File:
+        """The file at `path` with this `status`."""
+        return cls(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
 class Bytes(msgspec.Struct):
-    """The source bytes of one picture; `identity` is None for a data URL."""
+    """The source bytes of one picture; `file` is None for a data URL."""
 
     data: bytes
-    sha256: str
-    identity: Identity | None
+    digest: str
+    file: File | None
 
 
 def is_data_url(ref: PictureRef) -> bool:
@@ -72,7 +85,10 @@ def resolve(ref: PictureRef, root: str) -> str:
         url = unquote(parts.path)
     if "\0" in url:
         raise PictureError("has a path with a zero byte")
-    return str(Path(root, url).absolute())  # ".." stays: behind a link it does not mean what it seems to
+    path = os.path.join(root, url)  # noqa: PTH118 - a Path takes as long as reading the file's status
+    if path[:1] == "/" and "//" not in path and "/." not in path:
+        return path
+    return str(Path(path).absolute())  # ".." stays: behind a link it does not mean what it seems to
 
 
 def confine(path: str, roots: Sequence[str]) -> str:
@@ -87,7 +103,7 @@ def confine(path: str, roots: Sequence[str]) -> str:
     return real
 
 
-def file_identity(path: str) -> Identity:
+def look_up(path: str) -> File:
     """Raises PictureError when there is no such regular file of a sensible size."""
     try:
         status = Path(path).stat()
@@ -97,33 +113,37 @@ def file_identity(path: str) -> Identity:
         raise PictureError("is not a regular file")
     if status.st_size > MAX_SOURCE_BYTES:
         raise PictureError(f"has {status.st_size:,} bytes, more than {MAX_SOURCE_BYTES:,}")
-    return path, status.st_size, status.st_mtime_ns
+    return File.of(path, status)
 
 
-def read_file(identity: Identity) -> Bytes:
+def read_file(file: File) -> Bytes:
     """Raises PictureError when it can't be read or is just being written."""
-    path, size, mtime_ns = identity
     try:
-        with Path(path).open("rb", buffering=0) as file:
-            data = file.read(size + 1) or b""
-            after = os.fstat(file.fileno())
+        with Path(file.path).open("rb", buffering=0) as stream:
+            data = stream.read(file.size + 1) or b""
+            after = File.of(file.path, os.fstat(stream.fileno()))
     except OSError as error:
-        raise PictureError(_os_reason(error, path)) from None
-    if (len(data), after.st_mtime_ns) != (size, mtime_ns):
+        raise PictureError(_os_reason(error, file.path)) from None
+    if len(data) != file.size or after != file:
         raise PictureError("changed while it was read")
-    return Bytes(data, hashlib.sha256(data).hexdigest(), identity)
+    return Bytes(data, digest_of(data), file)
 
 
 def read_data_url(ref: PictureRef) -> Bytes:
     """Raises PictureError when its base64 is broken."""
+    data = data_of(ref)
+    return Bytes(data, digest_of(data), None)
+
+
+def data_of(ref: PictureRef) -> bytes:
+    """The bytes in a data URL. Raises PictureError when its base64 is broken."""
     head, comma, payload = ref.url.partition(",")
     if not comma:
         raise PictureError("is no data URL: it has no comma")
     try:
-        data = _from_base64(payload) if head.lower().endswith(";base64") else unquote_to_bytes(payload)
+        return _from_base64(payload) if head.lower().endswith(";base64") else unquote_to_bytes(payload)
     except (binascii.Error, ValueError):
         raise PictureError("has broken base64") from None
-    return Bytes(data, hashlib.sha256(data).hexdigest(), None)
 
 
 def _from_base64(text: str) -> bytes:

@@ -1,7 +1,8 @@
 """Lines in, entries out, in order: read and parsed in a thread, pictures encoded ahead.
 
-What lies ahead is bounded by count and by bytes (of the pictures' sources). Lines enter strictly in input order, so
-the first one always gets room and the rest can't starve it.
+A line whose pictures need nothing is an entry when the thread hands it over, like a line without any; those of the
+others are opened and encoded by tasks. What lies ahead is bounded by count and by bytes (of the pictures' sources).
+Lines enter strictly in input order, so the first one always gets room and the rest can't starve it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 from gristmill.contract.failure import FailureClass
 from gristmill.intake import picture_source
 from gristmill.intake.draft import Draft, Refused
-from gristmill.intake.encode import Entry, Take, picture_entry, refused_entry, text_entry
+from gristmill.intake.encode import Entry, Take, entry_at_once, picture_entry, refused_entry, text_entry
 from gristmill.intake.errors import PictureError
 from gristmill.intake.normalise import Normaliser
 from gristmill.intake.options import EncodeOptions
@@ -28,6 +29,11 @@ BATCH_LINES = 1024
 """Lines read and parsed by one trip into a thread; the trip costs as much as a dozen lines."""
 
 BATCH_BYTES = 4 << 20
+"""Of the lines; and of the pictures that were read with them, where these travel in the store."""
+
+BATCH_REFERENCE_BYTES = 16 << 20
+"""Of the pictures that were read with the lines and stay where they are: some milliseconds."""
+
 READY_LINES = 256
 AHEAD_BYTES = 96 << 20
 AHEAD_PICTURED = 128
@@ -50,8 +56,17 @@ class _Pictured(msgspec.Struct):
     weight: int
 
 
-_Parsed = list[Entry] | _Pictured
-"""Lines without pictures stay together, so that passing them on costs nothing for each."""
+class _Ready(msgspec.Struct):
+    """Lines that are entries already: they stay together, so that passing them on costs nothing for each.
+
+    `weight` is what was read of pictures that they hold.
+    """
+
+    entries: list[Entry] = []
+    weight: int = 0
+
+
+_Parsed = _Ready | _Pictured
 
 
 class Pipeline:
@@ -75,6 +90,7 @@ class Pipeline:
         self._take = take
         self._selection = selection or Selection()
         self._normalise = Normaliser(options)
+        self._at_once = store.at_once()
         self._root = options.media_root or str(Path(path).absolute().parent)
         self._place = start.place
         self._lines: Iterator[Line] = open_lines(
@@ -151,21 +167,20 @@ class Pipeline:
         pictured = sum(1 for entry, _ in self._ahead if isinstance(entry, asyncio.Task))
         while self._parsed:
             item = self._parsed[0]
-            if isinstance(item, list):
-                if self._ahead_lines >= READY_LINES * 2:
-                    return
-                self._taken(item)
-                self._ahead.append((item, 0))
-                self._ahead_lines += len(item)
+            ready = isinstance(item, _Ready)
+            full = self._ahead_lines >= READY_LINES * 2 if ready else pictured >= AHEAD_PICTURED
+            if self._ahead and (full or self._ahead_bytes + item.weight > AHEAD_BYTES):
+                return
+            self._parsed.popleft()
+            self._ahead_bytes += item.weight
+            if isinstance(item, _Ready):
+                self._taken(item.entries)
+                self._ahead_lines += len(item.entries)
+                self._ahead.append((item.entries, item.weight))
             else:
-                full = self._ahead_bytes + item.weight > AHEAD_BYTES or pictured >= AHEAD_PICTURED
-                if self._ahead and full:
-                    return
                 pictured += 1
-                self._ahead_bytes += item.weight
                 self._ahead_lines += 1
                 self._ahead.append((asyncio.create_task(self._pictured(item)), item.weight))
-            self._parsed.popleft()
 
     def _taken(self, entries: list[Entry]) -> None:
         if self._take is None:
@@ -173,6 +188,8 @@ class Pipeline:
         for entry in entries:
             if entry.refused is None:
                 entry.carried = self._take(entry.custom_id, entry.fingerprint)
+                if entry.carried is not None:
+                    entry.blobs = {}
 
     async def _pictured(self, item: _Pictured) -> Entry:
         return await picture_entry(item.line, item.place, item.draft, self._store, self._options.image, self._take)
@@ -180,28 +197,47 @@ class Pipeline:
     def _read_batch(self) -> list[_Parsed]:
         """The next lines, parsed; runs in a thread. Empty at the end."""
         batch: list[_Parsed] = []
-        together: list[Entry] = []
+        together: _Ready | None = None
         count = size = 0
-        end = self._selection.end
-        while count < BATCH_LINES and size < BATCH_BYTES and (end is None or self._place < end):
-            line = next(self._lines, None)
-            if line is None:
+        at_once, before = self._at_once, self._at_once.read_bytes
+        most_read = BATCH_BYTES if self._options.inline else BATCH_REFERENCE_BYTES
+        while count < BATCH_LINES and size < BATCH_BYTES and at_once.read_bytes - before < most_read:
+            found = self._next_line()
+            if found is None:
                 break
-            place = self._place
-            self._place += 1
-            if place not in self._selection:
-                continue
+            line, place = found
             count += 1
             size += len(line.data)
             item = self._parse(line, place)
             if isinstance(item, _Pictured):
                 batch.append(item)
-                together = []
+                together = None
                 continue
-            if not together:
+            if together is None:
+                together = _Ready()
                 batch.append(together)
-            together.append(item)
+            together.entries.append(item)
+        self._weigh(batch, at_once.read_bytes - before)
         return batch
+
+    def _weigh(self, batch: list[_Parsed], read_bytes: int) -> None:
+        """Put what was read for a batch on the first of its entries, where they hold it."""
+        ready = [item for item in batch if isinstance(item, _Ready)]
+        if ready and self._options.inline:
+            ready[0].weight = read_bytes
+
+    def _next_line(self) -> tuple[Line, int] | None:
+        """The next line that is meant, and its place; None at the end."""
+        end = self._selection.end
+        while end is None or self._place < end:
+            line = next(self._lines, None)
+            if line is None:
+                return None
+            place = self._place
+            self._place += 1
+            if place in self._selection:
+                return line, place
+        return None
 
     def _parse(self, line: Line, place: int) -> Entry | _Pictured:
         if line.problem is not None:
@@ -211,6 +247,9 @@ class Pipeline:
             return refused_entry(line, place, draft)
         if not draft.pictures:
             return text_entry(line, place, draft)
+        opened = self._at_once(draft.pictures)
+        if opened is not None:
+            return entry_at_once(line, place, draft, opened, self._options.image)
         return _Pictured(line, place, draft, self._weight(draft))
 
     def _weight(self, draft: Draft) -> int:

@@ -65,8 +65,8 @@ class RunBuilder:
         self.fields[b"%d" % (self.first + self.count)] = data
         self.bytes += len(data) + FIELD_OVERHEAD_BYTES
         self.count += 1
-        for sha, blob in entry.blobs.items():
-            field = image_field(sha).encode()
+        for digest, blob in entry.blobs.items():
+            field = image_field(digest).encode()
             if field not in self.fields:
                 self.fields[field] = blob
                 self.bytes += len(blob) + FIELD_OVERHEAD_BYTES

@@ -4,7 +4,9 @@ A server ignores EXIF orientation, chokes on CMYK, and answers a truncated file 
 fault. So bytes are passed through only when their *structure* proves them whole and plain:
 
 - JPEG: every segment up to a scan is walked, and each scan's entropy-coded data must run on to the next marker, the
-  last one to EOI. A cut file has no EOI there (one inside its thumbnail does not count).
+  last one to EOI. A cut file has no EOI there (one inside its thumbnail does not count). Where the first scan holds
+  every component and is not progressive, nothing but its data can follow it, and no such data holds an EOI: if the file
+  ends with one, it is the picture's own, and the data need not be searched.
 - PNG: every chunk with its CRC, IDAT among them, up to IEND.
 - WebP: the RIFF size and every chunk must lie within the file, picture data among them.
 
@@ -18,6 +20,7 @@ import re
 import struct
 import zlib
 from enum import Enum, auto
+from typing import NamedTuple
 
 import msgspec
 
@@ -42,11 +45,13 @@ class Look(msgspec.Struct, frozen=True):
     height: int = 0
 
 
+Bytes = bytes | bytearray | memoryview
+
 _UNKNOWN = Look(Verdict.ENCODE)
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 
 
-def look(data: bytes, *, allow_truncated: bool = False) -> Look:
+def look(data: Bytes, *, allow_truncated: bool = False) -> Look:
     """What `data` is.
 
     Raises:
@@ -54,13 +59,14 @@ def look(data: bytes, *, allow_truncated: bool = False) -> Look:
     """
     if not data:
         raise PictureError("the file is empty")
+    head = bytes(data[:12])
     try:
-        if data.startswith(b"\xff\xd8\xff"):
-            return _jpeg(data)
-        if data.startswith(_PNG_MAGIC):
-            return _png(data)
-        if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-            return _webp(data)
+        if head.startswith(b"\xff\xd8\xff"):
+            return _jpeg(memoryview(data))
+        if head.startswith(_PNG_MAGIC):
+            return _png(memoryview(data))
+        if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+            return _webp(memoryview(data))
     except PictureError:
         if not allow_truncated:
             raise
@@ -75,11 +81,22 @@ _NEXT_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _SOS, _EOI, _APP1, _SOF0, _SOF1, _SOF2 = 0xDA, 0xD9, 0xE1, 0xC0, 0xC1, 0xC2
 _BARE = frozenset({0x01, *range(0xD0, 0xD8)})
 _NOT_SOF = frozenset({0xC4, 0xC8, 0xCC})
+_END = b"\xff\xd9"
 
 
-def _jpeg(data: bytes) -> Look:
+class _Frame(NamedTuple):
+    """What the frame header says; `fit` when a server can be expected to read such a picture."""
+
+    width: int
+    height: int
+    components: int
+    fit: bool
+    sequential: bool
+
+
+def _jpeg(data: memoryview) -> Look:
     at = 2
-    frame: tuple[int, int] | None = None
+    frame: _Frame | None = None
     plain, scanned = True, False
     while True:
         marker, at = _jpeg_marker(data, at)
@@ -93,22 +110,39 @@ def _jpeg(data: bytes) -> Look:
             return _UNKNOWN
         at += length
         if marker == _APP1:
-            plain = plain and _upright_app1(segment)
+            plain = plain and _upright_app1(bytes(segment))
         elif 0xC0 <= marker <= 0xCF and marker not in _NOT_SOF:
-            frame, fit = _jpeg_frame(marker, segment)
-            plain = plain and fit
+            frame = _jpeg_frame(marker, segment)
+            plain = plain and frame.fit
         elif marker == _SOS:
-            found = _NEXT_MARKER.search(data, at)
-            if found is None:
-                return _UNKNOWN  # no EOI
-            at, scanned = found.start(), True
+            at = _jpeg_scan_end(data, at, not scanned and _only_scan(frame, segment))
+            scanned = True
     if frame is None or not scanned:
         return _UNKNOWN
-    width, height = frame
-    return Look(Verdict.PLAIN if plain and width and height else Verdict.ENCODE, JPEG, width, height)
+    plain = plain and frame.width > 0 and frame.height > 0
+    return Look(Verdict.PLAIN if plain else Verdict.ENCODE, JPEG, frame.width, frame.height)
 
 
-def _jpeg_marker(data: bytes, at: int) -> tuple[int, int]:
+def _jpeg_scan_end(data: memoryview, at: int, only: bool) -> int:
+    """The marker behind the scan that begins at `at`; `only` when no other can follow it.
+
+    Raises:
+        IndexError: there is none.
+    """
+    if only and data[at:][-2:] == _END:
+        return len(data) - 2
+    found = _NEXT_MARKER.search(data, at)
+    if found is None:
+        raise IndexError
+    return found.start()
+
+
+def _only_scan(frame: _Frame | None, header: memoryview) -> bool:
+    """Whether a first scan with this header holds all of the picture."""
+    return frame is not None and frame.sequential and len(header) > 0 and header[0] == frame.components
+
+
+def _jpeg_marker(data: memoryview, at: int) -> tuple[int, int]:
     """The marker at `at` (fill bytes skipped) and where its segment begins."""
     if data[at] != 0xFF:
         raise IndexError
@@ -117,10 +151,10 @@ def _jpeg_marker(data: bytes, at: int) -> tuple[int, int]:
     return data[at], at + 1
 
 
-def _jpeg_frame(marker: int, segment: bytes) -> tuple[tuple[int, int], bool]:
+def _jpeg_frame(marker: int, segment: memoryview) -> _Frame:
     precision, height, width, components = struct.unpack_from(">BHHB", segment)
     fit = marker in (_SOF0, _SOF1, _SOF2) and precision == 8 and components in (1, 3)
-    return (width, height), fit
+    return _Frame(width, height, components, fit, marker in (_SOF0, _SOF1))
 
 
 def _upright_app1(segment: bytes) -> bool:
@@ -153,20 +187,19 @@ _PNG_DOUBTS = frozenset({b"tRNS", b"acTL"})
 _PNG_XMP = b"XML:com.adobe.xmp"
 
 
-def _png(data: bytes) -> Look:
+def _png(data: memoryview) -> Look:
     at = len(_PNG_MAGIC)
-    view = memoryview(data)
     plain, pictured = True, False
     width = height = 0
     while True:
         if at + 12 > len(data):
             raise PictureError("the PNG is truncated")
         (length,) = struct.unpack_from(">I", data, at)
-        kind, end = data[at + 4 : at + 8], at + 12 + length
+        kind, end = bytes(data[at + 4 : at + 8]), at + 12 + length
         if end > len(data):
             raise PictureError("the PNG is truncated")
-        body = view[at + 8 : end - 4]
-        if zlib.crc32(view[at + 4 : end - 4]) != struct.unpack_from(">I", data, end - 4)[0]:
+        body = data[at + 8 : end - 4]
+        if zlib.crc32(data[at + 4 : end - 4]) != struct.unpack_from(">I", data, end - 4)[0]:
             raise PictureError("the PNG is damaged: a checksum does not match")
         if kind == b"IHDR":
             width, height, depth, colour = struct.unpack_from(">IIBB", body)
@@ -196,7 +229,7 @@ def _png_plain(kind: bytes, body: memoryview) -> bool:
 _VP8X_ANIMATED, _VP8X_ALPHA = 0x02, 0x10
 
 
-def _webp(data: bytes) -> Look:
+def _webp(data: memoryview) -> Look:
     (riff,) = struct.unpack_from("<I", data, 4)
     if riff + 8 > len(data):
         raise PictureError("the WebP is truncated")
@@ -204,9 +237,9 @@ def _webp(data: bytes) -> Look:
     plain, size = True, (0, 0)
     pictured = False
     while at + 8 <= end:
-        kind = data[at : at + 4]
+        kind = bytes(data[at : at + 4])
         (length,) = struct.unpack_from("<I", data, at + 4)
-        body = memoryview(data)[at + 8 : at + 8 + length]
+        body = data[at + 8 : at + 8 + length]
         if at + 8 + length > end:
             raise PictureError("the WebP is truncated")
         if kind in (b"VP8 ", b"VP8L"):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import tempfile
 import threading
@@ -21,15 +20,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, cast
 
-from gristmill.contract.frame import Image
+from gristmill.contract.digest import digest_of
 from gristmill.intake import picture_source
 from gristmill.intake.draft import PictureRef
 from gristmill.intake.errors import PictureError
 from gristmill.intake.options import EncodeOptions, ImageOptions
-from gristmill.intake.pictures import Opened, Picture, PictureStore
-from gristmill.intake.structure import JPEG
+from gristmill.intake.picture import Opened, Picture, in_the_run
+from gristmill.intake.pictures import PictureStore
+from gristmill.intake.structure import JPEG, Look
 
-_SHA_CHARS = 32
 _LOADING = [threading.Lock() for _ in range(64)]
 
 
@@ -66,16 +65,19 @@ class GivenPictures(PictureStore):
         source, ref.source = ref.source, None
         loop = asyncio.get_running_loop()
         if isinstance(source, bytes):
-            sha256 = await loop.run_in_executor(self._encoders, lambda: hashlib.sha256(source).hexdigest())
-            return Opened(sha256, source, None)
+            got, seen = await loop.run_in_executor(self._encoders, self._looked_at_bytes, source)
+            return Opened(got.digest, got.data, None, seen=seen)
         options, files = self._image_options, self._files
         try:
-            sha256, picture = await loop.run_in_executor(self._encoders, _encode, source, options, files)
+            digest, picture = await loop.run_in_executor(self._encoders, _encode, source, options, files)
         except PictureError as error:
             raise PictureError(f"the picture in {ref.place} can't be sent: {error.reason}") from None
         self.stats.pictures += 1
         self.stats.sent_bytes += picture.image.size
-        return Opened(sha256, b"", None, picture)
+        return Opened(digest, b"", None, picture)
+
+    def _looked_at_bytes(self, data: bytes) -> tuple[picture_source.Bytes, Look | PictureError]:
+        return self._looked_at(picture_source.Bytes(data, digest_of(data), None))
 
     async def ready(self, ref: PictureRef, opened: Opened) -> Picture:
         """See `PictureStore.ready`."""
@@ -109,9 +111,8 @@ def _encode(image: Any, options: ImageOptions, files: _Files) -> tuple[str, Pict
         raise
     except Exception as error:  # noqa: BLE001  an image that was closed, or opened lazily and is damaged, raises anything
         raise PictureError(f"it can't be encoded ({type(error).__name__})") from None
-    sha256 = hashlib.sha256(made.data).hexdigest()
-    frame_image = Image(sha256[:_SHA_CHARS], len(made.data))
-    return sha256, Picture(frame_image, JPEG, made.width, made.height, made.data)
+    digest = digest_of(made.data)
+    return digest, in_the_run(digest, made.data, JPEG, made.width, made.height)
 
 
 class _Files:
