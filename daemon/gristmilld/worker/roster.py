@@ -19,8 +19,8 @@ from gristmilld.worker.session import Session
 log = logging.getLogger(__name__)
 
 REFRESH_S = 0.5
-IDLE_REFRESH_S = 0.05
-"""With nothing to do, a new job is seen this soon."""
+IDLE_REFRESH_S = 0.03
+"""With nothing to do, a new job is looked for at each tick of the mill."""
 FOREIGN_MEMORY = 10_000
 """Jobs of other pools that are remembered, so that each manifest is read once."""
 
@@ -55,7 +55,8 @@ class Roster:
         now_s = self._clock()
         if now_s < self._next_s:
             return
-        self._next_s = now_s + (REFRESH_S if self.sessions else IDLE_REFRESH_S)
+        busy = any(not session.over for session in self.sessions.values())
+        self._next_s = now_s + (REFRESH_S if busy else IDLE_REFRESH_S)
         runnable = await registry.runnable(self._redis)
         for job in runnable:
             if job not in self.sessions and job not in self._foreign:

@@ -29,6 +29,9 @@ from gristmilld.worker.trial import Trial, Verdict
 
 log = logging.getLogger(__name__)
 
+FIRST_PAUSE_S, PAUSE_GROWTH = 0.02, 1.25
+"""Between claims of a job that has nothing to hand out."""
+
 
 class Taken(msgspec.Struct, frozen=True):
     """A claimed index and its frame, or None where the store does not hold it."""
@@ -250,8 +253,11 @@ class Session:
         return [Taken(c, f) for c, f in zip(claimed, frames, strict=True)]
 
     def claimed(self, now_s: float, *, found: bool, longest_s: float) -> None:
-        """Note when to claim next: at once where there was something, later and later where there was nothing."""
-        self._empty_s = 0.0 if found else min(longest_s, self._empty_s * 2 or 0.02)
+        """Note when to claim next: at once where there was something, later and later where there was nothing.
+
+        The pauses grow by a quarter, so that what comes is seen after a quarter of the time that it was waited for.
+        """
+        self._empty_s = 0.0 if found else min(longest_s, self._empty_s * PAUSE_GROWTH or FIRST_PAUSE_S)
         self.next_claim_s = now_s + self._empty_s
 
     def on_trial(self, count: int) -> None:
