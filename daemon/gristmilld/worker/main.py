@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from gristmill import loops
 from gristmill.contract.manifest import Manifest
 from gristmill.memory import keep_freed_blocks
 from gristmill.queue.leasequeue import LeaseQueue
@@ -45,17 +46,7 @@ def run_worker(spec: WorkerSpec) -> int:
     """Work until told to stop; the process's exit code."""
     keep_freed_blocks()
     logs.set_up(f"worker-{spec.slot}", log_format=spec.config.log_format, level=spec.config.log_level)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_Worker(spec).run())
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, a third cheaper per request, where it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
+    return loops.run(_Worker(spec).run())
 
 
 def session_opener(

@@ -55,7 +55,7 @@ async def start_daemon(
             stdout=file,
             stderr=file,
             env={**os.environ, **environment},
-            process_group=0,
+            start_new_session=True,
             pass_fds=keep,
         )
 
@@ -79,7 +79,7 @@ async def start_feeder(spec: bytes, keep: tuple[int, ...]) -> Process:
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
-        process_group=0,
+        start_new_session=True,
         pass_fds=keep,
     )
     assert feeder.stdin is not None

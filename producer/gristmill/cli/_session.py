@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gristmill import loops
 from gristmill.cli._errors import BadUsageError, CliError, NeedsPersonError
 from gristmill.cli._options import StoreOptions
 
@@ -89,7 +90,7 @@ def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     with contextlib.ExitStack() as stack:
         stack.enter_context(sentences())
         try:
-            return asyncio.run(main())
+            return loops.run(main())
         except (QueueError, FormatError) as error:
             raise BadUsageError(str(error)) from error
         except RedisError as error:

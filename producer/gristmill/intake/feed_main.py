@@ -23,6 +23,7 @@ from typing import cast
 
 import msgspec
 
+from gristmill import loops
 from gristmill.contract.manifest import Source
 from gristmill.intake.errors import FeedError, InputError
 from gristmill.intake.feeder import FeedResult, feed
@@ -82,7 +83,7 @@ def main() -> int:
     except (msgspec.MsgspecError, ValueError) as error:
         return _fail(f"the feeder's spec on stdin is not usable: {error}", EXIT_OTHER)
     try:
-        result = asyncio.run(_run(spec))
+        result = loops.run(_run(spec))
     except InputError as error:
         return _fail(str(error), EXIT_INPUT)
     except (FeedError, QueueError) as error:

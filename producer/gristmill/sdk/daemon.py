@@ -113,7 +113,7 @@ class Daemon:
                 stdout=log,
                 stderr=log,
                 env=self._environment(),
-                process_group=0,
+                start_new_session=True,
                 pass_fds=self._home.descriptors,
                 cwd="/",
             )

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from gristmill import loops
+
 
 def _latency(_context: click.Context, _param: click.Parameter, text: str) -> str:
     from gristmilld.engine.standin.latency import parse_latency
@@ -56,16 +58,7 @@ def standin_command(
 
 
 def _run(host: str, port: int, control: Any, seed: int | None) -> int:
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(host, port, control, seed))
-
-
-def _loop_factory() -> Any:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
+    return loops.run(_serve(host, port, control, seed))
 
 
 async def _serve(host: str, port: int, control: Any, seed: int | None) -> int:
