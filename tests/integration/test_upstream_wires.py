@@ -141,6 +141,29 @@ async def test_a_call_without_a_place_meets_the_connect_clock(open_client):
         await first
 
 
+async def test_a_place_goes_to_the_call_that_still_waits(open_client):
+    """Calls that were cancelled or ran out of time while they waited keep no place from the others."""
+    let_go = asyncio.Event()
+
+    async def conversation(reader, writer, _number):
+        while True:
+            await read_request(reader)
+            await let_go.wait()
+            writer.write(WHOLE)
+
+    async with RawServer(conversation) as server, open_client(1) as client:
+        first = asyncio.create_task(good(client, server))
+        await wait_until(lambda: server.connections == 1, description="the first call is under way")
+        late = asyncio.create_task(failure(client, server, TEXT, Timeouts(connect_s=0.1)))
+        gone, third, fourth = (asyncio.create_task(good(client, server)) for _ in range(3))
+        assert (await late).clock is Clock.CONNECT
+        gone.cancel()
+        let_go.set()
+        await asyncio.gather(first, third, fourth)
+        assert server.connections == 1
+        await good(client, server)
+
+
 @pytest.mark.parametrize("framing", ["length", "chunks", "end"])
 async def test_a_large_answer_in_small_pieces(client, framing):
     """8 MB come whole, whatever says where they end."""

@@ -13,6 +13,7 @@ TLS).
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import suppress
 from time import monotonic
 
@@ -36,7 +37,8 @@ class Connections:
 
     def __init__(self, concurrency: int, max_body_bytes: int) -> None:
         self._max_body_bytes = max_body_bytes
-        self._places = asyncio.Semaphore(concurrency)
+        self._free = concurrency
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._dialler = Dialler(self._make)
         self._idle: dict[Origin, list[Connection]] = {}
         self._open: set[Connection] = set()
@@ -54,13 +56,12 @@ class Connections:
             fresh: use a new connection.
         """
         whole = body.whole()
-        places = self._places
-        if places.locked():
+        if self._free:
+            self._free -= 1
+        else:
             late = await self._wait_for_place(timeouts)
             if late is not None:
                 return late
-        else:
-            await places.acquire()
         try:
             origin = endpoint.origin
             connection = None if fresh else self._take_idle(origin)
@@ -77,7 +78,7 @@ class Connections:
                 connection.abort()
             return outcome
         finally:
-            places.release()
+            self._give_place_on()
 
     async def close(self) -> None:
         """Close every connection, also those that carry a call; calls that still wait for one fail. Twice is fine."""
@@ -97,13 +98,33 @@ class Connections:
     # -- where a call gets its connection -------------------------------------------------------------------------
 
     async def _wait_for_place(self, timeouts: Timeouts) -> FailedCall | None:
+        """Wait until a place is handed over by the call that ends; a place that came too late is handed on."""
         clock, limit_s = _first_clock(timeouts)
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(place)
         try:
             async with asyncio.timeout(limit_s):
-                await self._places.acquire()
+                await place
         except TimeoutError:
+            self._decline(place)
             return ran_out(clock, timeouts)
+        except asyncio.CancelledError:
+            self._decline(place)
+            raise
         return None
+
+    def _decline(self, place: asyncio.Future[None]) -> None:
+        if place.done() and not place.cancelled():
+            self._give_place_on()
+
+    def _give_place_on(self) -> None:
+        """To the call that waits longest, if one does."""
+        while self._waiting:
+            place = self._waiting.popleft()
+            if not place.done():
+                place.set_result(None)
+                return
+        self._free += 1
 
     def _take_idle(self, origin: Origin) -> Connection | None:
         """The idle connection that was used last, unless it was idle too long."""

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gristmill.outlet.errors import disk
-from gristmill.outlet.files import sync_data, sync_folder, write_all
+from gristmill.outlet.files import forget_pages, sync_data, sync_folder, write_all
 from gristmill.outlet.rows import INDEX_BYTES, IndexRow, pack_index, unpack_index
 
 _ROWS_AT_ONCE = 4096
+KEPT_IN_MEMORY_BYTES = 32 << 20
+"""The end of a segment stays in the system's cache, as it is soon copied to OUT; what lies before makes room."""
 
 
 class Entry(NamedTuple):
@@ -139,6 +141,7 @@ class SegmentWriter:
         with disk(lines_path(self._folder, self.number)):
             write_all(self._lines, b"".join(lines))
             sync_data(self._lines)
+            forget_pages(self._lines, end - KEPT_IN_MEMORY_BYTES)
         with disk(index_path(self._folder, self.number)):
             write_all(self._index, b"".join([pack_index(row) for row in rows]))
             sync_data(self._index)

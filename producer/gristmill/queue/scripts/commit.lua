@@ -50,11 +50,10 @@ for g = 1, tonumber(ARGV[3]) do
   end
 end
 
-local function number(a, b, c, d) return ((a * 256 + b) * 256 + c) * 256 + d end
 -- Counts what the record's header says (layout: gristmill.contract.record).
 local function tally(index, record)
-  local status, code, _, a, b, c, d, e, f, g, h, i, j, k, l = string.byte(record, 2, 16)
-  attempts, prompt, completion = attempts + number(a, b, c, d), prompt + number(e, f, g, h), completion + number(i, j, k, l)
+  local status, code, tries, asked, answered = struct.unpack('>xBBxI4I4I4', record)
+  attempts, prompt, completion = attempts + tries, prompt + asked, completion + answered
   if status == 70 then
     failed = failed + 1
     redis.call('HINCRBY', meta, 'class:' .. code, 1)
