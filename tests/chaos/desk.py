@@ -94,10 +94,7 @@ async def run(*, rows: int, kills: int, seed: int) -> Report:
         desk = Desk(folder, standin.url, Sheet(f"d{seed}", rows), random.Random(seed), kills)
         try:
             await desk.run()
-            found = examine(desk.sheet, desk.out)
-            report.take(found, desk.sheet.name)
-            if found.blamed and desk.killed.count("worker or control") < 2:
-                report.violations.append(f"rows {found.blamed[:5]} are poison and killed nobody")
+            report.take(examine(desk.sheet, desk.out), desk.sheet.name)
         except Exception as error:  # noqa: BLE001  whatever ends the run is a finding, and the report tells it
             report.violations.append(f"{type(error).__name__}: {error}")
         report.executions = standin.stats["requests"]

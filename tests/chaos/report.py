@@ -9,7 +9,7 @@ from tests.support.chaos_input import Findings
 
 @dataclass
 class Report:
-    """What one run did and found. `blamed`: sound rows that count as poison since their workers were killed."""
+    """What one run did and found."""
 
     requests: int = 0
     jobs: int = 0
@@ -18,7 +18,6 @@ class Report:
     lost: int = 0
     doubled: int = 0
     wrong: int = 0
-    blamed: int = 0
     executions: int = 0
     extra: int = 0
     allowed: int = 0
@@ -35,5 +34,4 @@ class Report:
         self.lost += findings.lost
         self.doubled += findings.doubled
         self.wrong += findings.wrong
-        self.blamed += len(findings.blamed)
         self.violations += [f"{name}: {example}" for example in findings.examples]

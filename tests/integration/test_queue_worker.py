@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.asyncio import Redis
 from tests.support.invariants import check_invariants
+from tests.support.queue_model import DEATHS_ALONE
 from tests.support.queues import (
     TTL_MS,
     claim,
@@ -253,14 +254,16 @@ async def crash_alone(queue: LeaseQueue, token: str) -> None:
     await queue.reap(token, force=True, crashed=True)
 
 
-async def test_two_crashes_alone_make_poison_that_is_never_run(redis: Redis):
-    """It is handed out once more, marked, so that a worker fails it without running it."""
+async def test_many_crashes_alone_make_poison_that_is_never_run(redis: Redis):
+    """Seven may be anybody's doing. After the eighth it is handed out once more, marked, so that a worker fails it
+    without running it."""
     queue = await fed_job(redis, 4)
     await claim(queue, "w0", 1)
     await queue.reap("w0", force=True, crashed=True)
-    await crash_alone(queue, "w1")
+    for death in range(DEATHS_ALONE - 1):
+        await crash_alone(queue, f"w1.{death}")
     (held,) = (await claim(queue, "w2", 4, suspects=True)).claimed
-    assert (held.index, held.crashes, held.suspect, held.poison) == (0, 2, True, False)
+    assert (held.index, held.crashes, held.suspect, held.poison) == (0, DEATHS_ALONE, True, False)
     assert (await queue.reap("w2", force=True, crashed=True)).poisoned == 1
     claimed = (await claim(queue, "w3", 4)).claimed
     assert [(c.index, c.poison, c.suspect) for c in claimed] == [

@@ -77,17 +77,13 @@ class Sheet:
 
 @dataclass
 class Findings:
-    """One OUT: its rows, those of them that no endpoint was asked for, and what is wrong, in counts and in words.
-
-    `blamed` are sound rows that failed as poison; they are judged elsewhere.
-    """
+    """One OUT: its rows, those of them that no endpoint was asked for, and what is wrong, in counts and in words."""
 
     rows: int = 0
     never_sent: int = 0
     lost: int = 0
     doubled: int = 0
     wrong: int = 0
-    blamed: list[int] = field(default_factory=list)
     examples: list[str] = field(default_factory=list)
 
     def note(self, what: str) -> None:
@@ -113,9 +109,6 @@ def examine(sheet: Sheet, out: Path, *, part: bool = False) -> Findings:
                 found.note(f"line {number} is no result")
                 continue
             seen[index] += 1
-            if _is_blamed(sheet, index, row):
-                found.blamed.append(index)
-                continue
             fault = _fault(sheet, index, row) if seen[index] == 1 else ""
             if index < last:
                 fault = fault or f"row {index} comes after row {last}"
@@ -133,11 +126,6 @@ def examine(sheet: Sheet, out: Path, *, part: bool = False) -> Findings:
     if found.doubled:
         found.note(f"doubled: {[row for row, count in seen.items() if count > 1][:5]}")
     return found
-
-
-def _is_blamed(sheet: Sheet, index: int, row: dict) -> bool:
-    """Whether a sound row is failed as poison: whoever knows what was killed decides whether that may be."""
-    return sheet.kind(index) == "sound" and row["gristmill"]["class"] == "poison"
 
 
 def _fault(sheet: Sheet, index: int, row: dict) -> str:

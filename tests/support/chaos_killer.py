@@ -74,7 +74,7 @@ class Killer:
             return False
         prefix = self._chance.choice(sorted(found))
         send(found[prefix], signal.SIGSTOP)  # so that what it holds can be counted at the moment of its death
-        self._world.allowance["worker"] += await self._world.at_death(f"{prefix}.")
+        self._world.allowance["worker"] += await self._world.held(f"{prefix}.")
         return slay(found[prefix])
 
     async def _freeze(self) -> bool:

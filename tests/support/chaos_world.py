@@ -34,8 +34,6 @@ from tests.support.standin import StandinProcess
 from tests.support.store import StoreProcess
 
 LEASE_TTL_S = 8
-NEARLY_ALONE = 3
-"""A commit may be on its way when a worker is killed: it then held fewer than we have seen."""
 COMMIT_BYTES = 250
 """The least that one committed record takes in the store's log."""
 
@@ -85,8 +83,6 @@ class World:
         self.allowance: Counter[str] = Counter()
         self.violations: list[str] = []
         self.cut_at_s = 0.0
-        self.lone: Counter[tuple[str, int]] = Counter()
-        self.blind_kills = 0
         self._tasks: list[asyncio.Task[str]] = []
         self._stack = AsyncExitStack()
 
@@ -145,37 +141,12 @@ class World:
     # -- what is at stake -----------------------------------------------------------------------------------------
 
     async def held(self, prefix: str = "") -> int:
-        """How many requests the tokens of a worker, of a daemon or of all hold now, by the store."""
-        tokens = await self.holdings(prefix)
-        if tokens is None:
-            return self.profile.at_stake * self.profile.workers * (1 if prefix else self.profile.daemons)
-        return sum(len(indices) for indices in tokens.values())
-
-    async def holdings(self, prefix: str) -> dict[str, list[int]] | None:
-        """What the tokens that begin with `prefix` hold: key -> indices; None when the store can't be asked."""
+        """How many requests the tokens of a worker, or of all, hold now; the most it can be when the store is away."""
         try:
             keys = [key async for key in self.direct.scan_iter(match=f"gm:*:h:{prefix}*", count=1000)]
-            return {key.decode(): [int(index) for index in await self.direct.hkeys(key)] for key in keys}
+            return sum([int(await self.direct.hlen(key)) for key in keys])
         except (RedisError, OSError):
-            return None
-
-    async def at_death(self, prefix: str) -> int:
-        """How many requests a worker that is about to die holds; those that are nearly alone there are remembered."""
-        tokens = await self.holdings(prefix)
-        if tokens is None:
-            self.blind_kills += 1
-            return self.profile.at_stake
-        for key, indices in tokens.items():
-            if len(indices) <= NEARLY_ALONE:
-                self.lone.update((key[4 : key.index("}")], index) for index in indices)
-        return sum(len(indices) for indices in tokens.values())
-
-    def may_be_blamed(self, job: str, index: int) -> bool:
-        """Whether workers were killed while they ran this request alone, so often that it counts as poison.
-
-        It is innocent, but nobody can tell that kind of killer from a request that kills: a limit, and no fault.
-        """
-        return self.lone[job, index] + self.blind_kills >= 2
+            return self.profile.at_stake * (1 if prefix else self.profile.workers * self.profile.daemons)
 
     # -- the store ------------------------------------------------------------------------------------------------
 

@@ -96,9 +96,9 @@ class QueueMachine(Player, RuleBasedStateMachine):
         if worker in self.workers:
             self.kill_worker(worker, crashed=crashed)
 
-    @rule(times=st.integers(2, 5), want=st.sampled_from([1, 3]))
+    @rule(times=st.sampled_from([2, 5, 12]), want=st.sampled_from([1, 3]))
     def crash_again_and_again(self, times: int, want: int) -> None:
-        """Whatever is handed out first kills its worker: in the end it is poison."""
+        """Whatever is handed out first kills its worker, in the end so often that it is poison."""
         for _ in range(times):
             self.do(self._claim(self.workers[0], want, suspects=True))
             self.kill_worker(self.workers[0], crashed=True)

@@ -15,6 +15,8 @@ from gristmill.queue.replies import Claimed, Finished, Returned
 PROVES_NOTHING = (FailureClass.BAD_INPUT, FailureClass.BAD_IMAGE)
 OPEN = ("running", "paused", "cancelling")
 ENDED = ("cancelled", "expired")
+DEATHS_ALONE = 8
+"""So many crashes of workers over a lone suspect make it poison."""
 
 
 @dataclass
@@ -27,7 +29,7 @@ class Past:
 
     @property
     def poison(self) -> bool:
-        return self.alone >= 2
+        return self.alone >= DEATHS_ALONE
 
     def as_tuple(self) -> tuple[int, ...]:
         return (self.attempts, self.crashes, self.cohort, self.alone, self.first)

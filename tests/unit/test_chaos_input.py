@@ -36,7 +36,7 @@ def test_what_is_planted_is_expected(tmp_path: Path):
     """A right OUT is clean; planted rows failed, and it knows which of them no endpoint was asked for."""
     found = examine(SHEET, written(tmp_path / "out", [line(row) for row in range(SHEET.rows)]))
     assert found.clean, found.examples
-    assert (found.rows, found.never_sent, found.blamed) == (1_600, 2, [])
+    assert (found.rows, found.never_sent) == (1_600, 2)
     assert [SHEET.kind(row) for row in (0, FIRST_PLANTED, 700, REFUSED_ROW, BAD_ROW)] == [
         "sound", "sound", "poison", "refused", "bad",
     ]  # fmt: skip
@@ -97,9 +97,9 @@ def test_a_torn_line_is_no_result(tmp_path: Path):
     assert (found.lost, found.wrong) == (1, 1)
 
 
-def test_a_sound_row_that_counts_as_poison_is_judged_elsewhere(tmp_path: Path):
-    """It is named, so that whoever killed workers can say whether it was bad luck."""
+def test_a_sound_row_that_counts_as_poison_is_wrong(tmp_path: Path):
+    """However many workers were killed while they ran it."""
     lines = [line(row) for row in range(SHEET.rows)]
     lines[5] |= {"error": {"message": "?"}, "gristmill": {"index": 5, "status": "failed", "class": "poison"}}
     found = examine(SHEET, written(tmp_path / "out", lines))
-    assert (found.blamed, found.clean) == ([5], True)
+    assert (found.wrong, found.clean) == (1, False)

@@ -16,10 +16,10 @@ from typing import assert_never
 
 import msgspec
 
+from gristmilld import process
 from gristmilld.clock import Clock, monotonic_s
 from gristmilld.config import ControlSpec, DaemonConfig, HelperSpec, ServerSpec, WorkerSpec
 from gristmilld.metricsdir import MetricsDir
-from gristmilld.supervisor import process
 from gristmilld.supervisor.heartbeat import Heartbeat
 from gristmilld.supervisor.outbox import Outbox
 from gristmilld.supervisor.policy import CONTROL, Policy

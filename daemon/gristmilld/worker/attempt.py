@@ -113,8 +113,8 @@ def refuse(claimed: Claimed, refusal: Refusal) -> Outcome:
 
 
 def poisoned(claimed: Claimed, request: Request) -> Outcome:
-    """The outcome of a request that killed its workers: failed, and never run again."""
-    failure = Failure(FailureClass.POISON, "workers died while running this request alone; it is not run again")
+    """The outcome of a request that kills whoever runs it: failed, and never run again."""
+    failure = Failure(FailureClass.POISON, "each process that ran this request alone died of it; it is not run again")
     return Outcome(claimed, failed_record(request, failure, claimed.attempts))
 
 

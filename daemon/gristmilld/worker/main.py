@@ -35,6 +35,7 @@ from gristmilld.worker.notices import Notices
 from gristmilld.worker.payload import Payloads
 from gristmilld.worker.roster import Roster
 from gristmilld.worker.session import Session
+from gristmilld.worker.ward import Ward
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,17 @@ def run_worker(spec: WorkerSpec) -> int:
     """Work until told to stop; the process's exit code."""
     keep_freed_blocks()
     logs.set_up(f"worker-{spec.slot}", log_format=spec.config.log_format, level=spec.config.log_level)
-    return loops.run(_Worker(spec).run())
+    ward = _open_ward(spec)
+    return loops.run(_Worker(spec, ward).run())
+
+
+def _open_ward(spec: WorkerSpec) -> Ward | None:
+    """The ward of this worker; None when there is no memory for it: then the worker runs lone suspects itself."""
+    try:
+        return Ward.open(spec)
+    except OSError as error:
+        log.warning("requests under suspicion get no process of their own: %s", error.strerror)
+        return None
 
 
 def session_opener(
@@ -67,8 +78,9 @@ def session_opener(
 
 
 class _Worker:
-    def __init__(self, spec: WorkerSpec) -> None:
+    def __init__(self, spec: WorkerSpec, ward: Ward | None) -> None:
         self._spec = spec
+        self._ward = ward
         self._stop = asyncio.Event()
         self._quick = asyncio.Event()
 
@@ -93,6 +105,7 @@ class _Worker:
                     clock=monotonic_s,
                     meter=meter,
                     quarantine=self._spec.slot == 0,
+                    ward=self._ward,
                 )
                 keeper = Keeper(renewals, lambda: list(roster.sessions.values()), lambda: mill.heart_age_s,
                                 config.lease_ttl_s)  # fmt: skip

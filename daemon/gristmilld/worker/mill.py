@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from functools import partial
+from contextlib import suppress
 
 from gristmill.contract import frame as frames
 from gristmill.contract.frame import FormatError, Request
@@ -25,10 +25,12 @@ from gristmilld.logs import fields
 from gristmilld.meter import WorkerMetrics
 from gristmilld.worker.attempt import Caller, Outcome, broken, overdue, poisoned, refuse
 from gristmilld.worker.lanes import Lanes, Work
-from gristmilld.worker.payload import PayloadGoneError, Payloads
+from gristmilld.worker.payload import Payloads
 from gristmilld.worker.roster import Roster
+from gristmilld.worker.running import outcome_of
 from gristmilld.worker.session import Session, Taken
 from gristmilld.worker.sharing import Sharing
+from gristmilld.worker.ward import Ward, WardLostError
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ class Mill:
         clock: monotonic.
         meter: counts outages of the store.
         quarantine: when all workers are busy for long, this one becomes idle for suspects; one of a daemon is enough.
+        ward: runs lone suspects in processes of their own; without one they are run here.
     """
 
     def __init__(
@@ -69,9 +72,11 @@ class Mill:
         clock: Clock,
         meter: WorkerMetrics,
         quarantine: bool = True,
+        ward: Ward | None = None,
     ) -> None:
         self._meter = meter
         self._quarantine = quarantine
+        self._ward = ward
         self._suspects_since_s: float | None = None
         self._roster = roster
         self._payloads = payloads
@@ -252,14 +257,13 @@ class Mill:
     async def _outcome(self, session: Session, claimed: Claimed, request: Request) -> Outcome:
         if session.recall.is_set():
             return Outcome(claimed)
-        try:
-            load = partial(self._payloads.body, session.queue, claimed.run, request)
-            return await self._caller.run(claimed, request, load, session.terms, session.recall)
-        except PayloadGoneError as error:
-            log.warning("a picture is not in the store: %s", error, extra=fields(job=session.job, index=claimed.index))
-            return Outcome(claimed, missing=True)
-        except OUTAGES:
-            return Outcome(claimed, delay_s=1.0)  # its pictures could not be fetched
+        if self._ward is not None and claimed.suspect and session.holds == 1:
+            with suppress(WardLostError):
+                outcome = await self._ward.run(session.job, claimed, session.recall)
+                return poisoned(claimed, request) if outcome is None else outcome
+        return await outcome_of(
+            self._caller, self._payloads, session.queue, claimed, request, session.terms, session.recall
+        )
 
     # -- the end --------------------------------------------------------------------------------------------------
 

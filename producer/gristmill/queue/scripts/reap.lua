@@ -10,8 +10,9 @@ gives {status, version, moved, suspects, poisoned}
       ALIVE  its lease has not run out
       GONE
 After a crash each index may run as a suspect in half the company it was held in (half of the last, if that is less),
-rounded down: of a company of less than 2^(k+1), one that kills its workers is found with crash k + 2 at the latest.
-One that was a lone suspect in two crashes is poison: it waits with the others, and is failed without running it.
+rounded down: of a company of less than 2^(k+1), one that kills its workers is a lone suspect after crash k + 1 at the
+latest. One that was a lone suspect in POISON crashes is poison: it waits with the others, and is failed without running
+it.
 crash one script; a replay says NONE ]]
 --@include _over
 --@include _past

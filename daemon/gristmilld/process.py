@@ -2,8 +2,9 @@
 
 A child starts with nothing of its parent's but standard output and error and the descriptors it is given: signal
 handlers are the default ones, it is in a process group of its own (a terminal's Ctrl-C reaches the supervisor alone),
-stdin is empty, and it dies with the supervisor: by PDEATHSIG on Linux, elsewhere by the end of file on the pipe that
-it watches. It never returns into the code that forked it.
+stdin is empty, and it dies with its parent: by PDEATHSIG on Linux, elsewhere by the end of file on the pipe that it
+watches. It never returns into the code that forked it. The supervisor forks all children but one kind: a worker has a
+ward (`worker.ward`), which forks a process for each request that may kill it.
 """
 
 from __future__ import annotations
@@ -134,8 +135,15 @@ def poll(pid: int) -> Ended | None:
     except ChildProcessError:
         # somebody else has taken its status (SIGCHLD ignored by whoever started us): dead, of unknown cause
         return Ended(exit_code=EXIT_SOFTWARE)
-    if not found:
-        return None
+    return _ended(status) if found else None
+
+
+def bury(pid: int) -> Ended:
+    """Wait until the child is dead, and bury it."""
+    return _ended(os.waitpid(pid, 0)[1])
+
+
+def _ended(status: int) -> Ended:
     if os.WIFSIGNALED(status):
         return Ended(signum=os.WTERMSIG(status))
     return Ended(exit_code=os.waitstatus_to_exitcode(status))
