@@ -72,6 +72,20 @@ def test_the_daemons_settings_fit_the_containers() -> None:
     assert scrape["dns_sd_configs"][0]["names"] == ["daemon"]
 
 
+def test_the_model_servers_of_profiles_are_scraped() -> None:
+    """Each is asked at the port that it listens on, and ends after the daemon that calls it."""
+    servers = {name for name, service in SERVICES.items() if service.get("profiles") and "healthcheck" in service}
+    servers -= {"demo"}
+    jobs = yaml.safe_load((ROOT / "ops/prometheus/prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
+    (scraped,) = [job["dns_sd_configs"][0] for job in jobs if job["job_name"] == "model-servers"]
+    assert set(scraped["names"]) == servers == {"standin", "vllm"}
+    for name in servers:
+        command = SERVICES[name]["command"]
+        words = command if isinstance(command, str) else " ".join(command).replace("=", " ")
+        assert f"--port {scraped['port']}" in words
+        assert SERVICES["daemon"]["depends_on"][name] == {"condition": "service_healthy", "required": False}
+
+
 def test_the_store_loses_nothing_by_its_settings() -> None:
     """AOF, no eviction, and a container that holds more than the store's own limit."""
     words = SERVICES["store"]["command"][-1]
