@@ -165,6 +165,7 @@ def _run(config: DaemonConfig, *, exit_with_parent: bool) -> int:
     from gristmill.embedded import EmbeddedStore, EmbeddedStoreError
     from gristmilld import logs
     from gristmilld.control.main import run_control
+    from gristmilld.control.rqstore import why_none
     from gristmilld.supervisor.loop import Entries, Supervisor
 
     logs.set_up("supervisor", log_format=config.log_format, level=config.log_level)
@@ -181,6 +182,9 @@ def _run(config: DaemonConfig, *, exit_with_parent: bool) -> int:
             config, revive = msgspec.structs.replace(config, redis=store.url), store.revive
         _introduce(config)
         if exit_with_parent:  # whoever started it looks after its job
+            config = msgspec.structs.replace(config, control=False)
+        if lacks := why_none(config):
+            log.warning("%s", lacks)
             config = msgspec.structs.replace(config, control=False)
         entries = Entries(worker=_work, control=partial(run_control, revive=revive))
         daemon_id = f"d{secrets.token_hex(5)}"

@@ -24,6 +24,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from gristmill.contract.storeurl import Cluster, parse_store_url
 from gristmill.contract.url import normalise_base_url
 from gristmill.embedded import default_state_dir
 from gristmilld.config import DEFAULT_CONCURRENCY, DaemonConfig, EndpointConfig, Secret, default_workers
@@ -324,10 +325,14 @@ def _wrong(config: DaemonConfig) -> Iterator[SettingsError]:
     """What is wrong with single values."""
     if not config.pool or not _POOL_CHARS.issuperset(config.pool):
         yield SettingsError(f"a pool's name has letters, digits, '-', '_' and '.', not {config.pool!r}")
-    if config.control_redis and "://" not in config.control_redis:
-        yield SettingsError("control_redis is a URL, as the store's: redis://localhost:6379/1")
-    if config.redis and "://" not in config.redis:
-        yield SettingsError("the store's URL starts with redis://, rediss:// or unix://: redis://localhost:6379/0")
+    for name, url in (("control_redis: ", config.control_redis), ("", config.redis)):
+        try:
+            clustered = bool(url) and isinstance(parse_store_url(url), Cluster)
+        except ValueError as error:
+            yield SettingsError(f"{name}{error}")
+        else:
+            if name and clustered:
+                yield SettingsError("control_redis names a cluster, which RQ cannot use: give it a store of its own")
     for name, low, high in (
         ("workers", 1, 1024),
         ("concurrency", 1, 65_536),

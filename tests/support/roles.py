@@ -8,11 +8,9 @@ from __future__ import annotations
 import itertools
 import signal
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from redis import Redis as SyncRedis
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from gristmill.contract.failure import FailureClass
 from gristmill.contract.lifecycle import PauseReason
@@ -54,8 +52,6 @@ async def producer(redis: Redis, admin: Redis) -> None:
     await _forget_scripts(admin)
     await check_store(redis)
     await redis.ping()
-    with suppress(RedisError):  # as `submit` does
-        await redis.execute_command("WAITAOF", 1, 0, 100)
     queue = await LeaseQueue.create(redis, _manifest())
     await wishes.announce(redis, queue.job)
     assert (await queue.take_lease(Role.FEEDER, FEEDER, "me", TTL_MS)).granted
@@ -64,6 +60,7 @@ async def producer(redis: Redis, admin: Redis) -> None:
     await queue.tell_feeding(feedstats.FeedStats())
     await queue.forget_feeding()
     assert (await queue.close(1, 10)).status == "OK"
+    await queue.lacking(1000)
     await queue.release_lease(Role.FEEDER, FEEDER)
     await _look(redis, queue)
     await queue.pause(PauseReason.USER, "")

@@ -144,7 +144,7 @@ ENDPOINT = f'[endpoints.x]\nurl = "{URL}"\n'
         ("hang_s = 1\n" + ENDPOINT, "hang_s is from 5"),
         ("metrics_port = 70000\n" + ENDPOINT, "metrics_port is a port"),
         ('pool = "a b"\n' + ENDPOINT, "a pool's name has letters"),
-        ('redis = "localhost"\n' + ENDPOINT, "the store's URL starts with redis://"),
+        ('redis = "localhost"\n' + ENDPOINT, "the store's URL cannot be used: write redis://"),
         ('allowed_roots = ["/no/such"]\n' + ENDPOINT, "/no/such: there is no such folder"),
         ("", "no endpoint is given"),
     ],

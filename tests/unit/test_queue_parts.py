@@ -18,7 +18,7 @@ from gristmill.queue.handle import Handle
 from gristmill.queue.replies import Finished, Returned
 from gristmill.queue.store import connect, shown
 
-NAMES = ["ack", "claim", "close", "commit", "create", "ctl", "free", "lease", "look", "reap", "renew", "seal"]
+NAMES = ["ack", "claim", "close", "commit", "create", "ctl", "free", "lease", "look", "reap", "renew", "seal", "touch"]
 
 
 def test_every_script_is_there_with_its_contract():

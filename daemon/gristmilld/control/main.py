@@ -25,6 +25,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
 
 from gristmill import __version__
 from gristmill.queue import registry
+from gristmill.queue.cluster import each_primary
 from gristmill.queue.errors import StoreError
 from gristmill.queue.registry import DaemonInfo
 from gristmill.queue.store import OUTAGES, check_store, connect
@@ -141,10 +142,9 @@ class _Control:
             return None
         from gristmilld.control.jobs import TIMEOUTS_S
         from gristmilld.control.rqdesk import RqDesk
-        from gristmilld.control.rqworker import control_connection
+        from gristmilld.control.rqstore import control_connection, control_url
 
-        url = config.control_redis or config.redis
-        desk = RqDesk(control_connection(url, f"{self._spec.daemon_id}.reconciler"), TIMEOUTS_S)
+        desk = RqDesk(control_connection(control_url(config), f"{self._spec.daemon_id}.reconciler"), TIMEOUTS_S)
         return Reconciler(redis, desk, Roots(config.allowed_roots), monotonic_s)
 
     def _info(self) -> DaemonInfo:
@@ -181,8 +181,8 @@ async def _check(redis: Redis, watch: StoreWatch) -> None:
         if isinstance(cause, OUTAGES) and not isinstance(cause, AuthenticationError | AuthorizationError):
             raise cause from None
         raise
-    server = await redis.info("server")
-    watch.up_since(float(server.get("uptime_in_seconds", 0)))
+    uptimes = [(await server.info("server")).get("uptime_in_seconds", 0) for _, server in await each_primary(redis)]
+    watch.up_since(float(min(uptimes)))
     log.info("connected to the store", extra=logs.fields(product=store.product, version=store.version))
 
 

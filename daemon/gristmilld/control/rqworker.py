@@ -23,6 +23,7 @@ from gristmilld import logs
 from gristmilld.config import HelperSpec
 from gristmilld.control.horse import Stable, open_stable
 from gristmilld.control.rqdesk import ControlJob, queue_name
+from gristmilld.control.rqstore import control_connection, control_url
 from gristmilld.lifeline import beat
 
 log = logging.getLogger(__name__)
@@ -34,19 +35,13 @@ _BEAT_S = 5
 _STORE_PATIENCE_S = 0.5
 
 
-def control_connection(config_url: str, name: str) -> Redis:
-    """A client for RQ: every call ends in time, also the one that waits for a job (RQ lengthens its time-out)."""
-    client: Redis = Redis.from_url(config_url, socket_timeout=5.0, socket_connect_timeout=5.0, client_name=name)
-    return client
-
-
 def run_rq_worker(spec: HelperSpec) -> int:
     """Work on one queue until told to leave; the process's exit code."""
     config, wish = spec.config, Wish(spec.wish)
     logs.set_up(f"rq-{wish}", log_format=config.log_format, level=config.log_level)
     beat(spec.heartbeat_fd)
     name = f"gristmill-{spec.daemon_id}-{wish}-{spec.generation}"
-    connection = control_connection(config.control_redis or config.redis, name)
+    connection = control_connection(control_url(config), name)
     if not _wait_for_store(connection, spec.heartbeat_fd):
         return 0
     open_stable(Stable(config, spec.daemon_id, os.getpid()))

@@ -15,9 +15,11 @@ from redis.exceptions import NoPermissionError, RedisError
 from gristmill import __version__
 from gristmill.embedded import EmbeddedStore, EmbeddedStoreError
 from gristmill.queue import registry
+from gristmill.queue.cluster import each_primary
 from gristmill.queue.errors import StoreError
-from gristmill.queue.store import connect, faults, read_info, shown, store_info
+from gristmill.queue.store import connect, faults, read_infos, shown, store_info
 from gristmilld.config import DaemonConfig
+from gristmilld.control.rqstore import why_none
 from gristmilld.doctor.finding import Finding, fail, ok, warn
 
 TIMEOUT_S = 5.0
@@ -35,7 +37,9 @@ _KEY = "gm:doctor"
 async def examine(config: DaemonConfig) -> list[Finding]:
     """Everything about the store of `config`; the private one where it names none."""
     if config.redis:
-        return await _examine_at(config.redis)
+        found = await _examine_at(config.redis)
+        lacks, _, fix = why_none(config).partition("; ")
+        return [*found, warn("control plane", lacks, fix)] if lacks else found
     try:
         embedded = await asyncio.to_thread(EmbeddedStore.open, Path(config.state_dir))
     except EmbeddedStoreError as error:
@@ -68,8 +72,11 @@ async def _examine_at(url: str) -> list[Finding]:
 
 
 async def _examine(redis: Redis, url: str) -> list[Finding]:
-    info = await read_info(redis)
-    found = list(judge(info, url, await _fsync(redis)))
+    found: list[Finding] = []
+    infos, servers = await read_infos(redis), dict(await each_primary(redis))
+    for node, info in infos.items():
+        fsync = await _fsync(servers[node]) if node in servers else ""
+        found += judge(info, url, fsync, node)
     found.append(await _writes(redis))
     found += await _times(redis)
     return [*found, await _daemons(redis)]
@@ -83,14 +90,14 @@ async def _fsync(redis: Redis) -> str:
         return ""
 
 
-def judge(info: Mapping[str, Any], url: str, fsync: str = "") -> Iterator[Finding]:
-    """What a store's INFO says. PURE."""
-    store = store_info(info)
-    against = faults(info)
-    yield ok("store", f"{store.product} {store.version} at {shown(url)}")
+def judge(info: Mapping[str, Any], url: str, fsync: str = "", node: str = "") -> Iterator[Finding]:
+    """What the INFO of a store says, or of the primary `node` of a cluster. PURE."""
+    store = store_info([info])
+    against = faults(info, clustered=bool(node))
+    yield ok("store", f"{store.product} {store.version} at {f'{node} of ' if node else ''}{shown(url)}")
     for what, sentence in against.items():
         text, _, fix = sentence.partition(": ")
-        yield fail(f"store {what}", text, fix)
+        yield fail(f"store {what}", f"{node}: {text}" if node else text, fix)
     if "eviction" not in against:
         yield ok("store eviction", f"maxmemory-policy {store.policy}")
     if "log" not in against:

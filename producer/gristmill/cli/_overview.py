@@ -20,6 +20,7 @@ from gristmill.contract.lifecycle import TERMINAL
 from gristmill.contract.manifest import Manifest
 from gristmill.queue import board, registry
 from gristmill.queue.board import Board
+from gristmill.queue.cluster import each_primary
 from gristmill.queue.errors import JobNotFoundError
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.registry import DaemonInfo
@@ -117,8 +118,9 @@ class Lookout:
             One of `OUTAGES`.
         """
         begun_s = time.monotonic()
-        memory = await self._redis.info("memory")
-        trip_s = time.monotonic() - begun_s
+        memory = [await server.info("memory") for _, server in await each_primary(self._redis)]
+        trip_s = (time.monotonic() - begun_s) / len(memory)
+        limits = [int(one.get("maxmemory", 0)) for one in memory]
         ids, total = await registry.jobs_to_show(self._redis, most)
         found = await asyncio.gather(*(self._seen(job, begun_s) for job in ids))
         self._known = {job: known for job, known in self._known.items() if job in ids}
@@ -132,8 +134,8 @@ class Lookout:
             total=total,
             daemons=self._daemons,
             boards=await self._boards({s.manifest.pool for s in jobs if s.snapshot.state not in TERMINAL}),
-            used_bytes=int(memory.get("used_memory", 0)),
-            limit_bytes=int(memory.get("maxmemory", 0)),
+            used_bytes=sum(int(one.get("used_memory", 0)) for one in memory),
+            limit_bytes=sum(limits) if all(limits) else 0,
             trip_s=trip_s,
         )
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 import msgspec
-from redis.exceptions import RedisError
 
 from gristmill.cli._errors import BadUsageError, CliError, ExitCode
 from gristmill.cli._feeding import FeederEnd, FeederKeeper
@@ -36,7 +36,9 @@ from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.registry import live_daemons
 from gristmill.queue.replies import JobSnapshot, Role
 
-WAITAOF_MS = 5000
+DURABLE_ASK_MS = 2000
+"""Shorter than the time-out of a call that waits for two places."""
+DURABLE_PATIENCE_S = 30.0
 _TOLD = "told"
 """Takes the place of the last feeder's name once the user knows how the command ended."""
 _TOLD_CODES = {ExitCode.OK, ExitCode.FAILED_REQUESTS, ExitCode.ENDED_EARLY}
@@ -80,14 +82,23 @@ async def require_resumable(manifest: Manifest, snapshot: JobSnapshot) -> None:
         )
 
 
-async def make_durable(store: Store) -> None:
-    """Wait until the store has its log on disk, where it can say so."""
-    try:
-        local, _ = await store.redis.execute_command("WAITAOF", 1, 0, WAITAOF_MS)
-    except RedisError:  # older than 7.2, or without a log: then "accepted" is all that can be had
-        return
-    if not local:
-        say(f"warning: the store has not written the job to disk within {WAITAOF_MS / 1000:g} s")
+async def make_durable(queue: LeaseQueue) -> None:
+    """Wait until the job is on the store's disk, and on a replica where there is one; visibly, but not for ever.
+
+    Raises:
+        NeedsPersonError: it is in the store, but does not get there.
+    """
+    since_s, told = time.monotonic(), False
+    while missing := await queue.lacking(DURABLE_ASK_MS):
+        places = " and ".join(missing)
+        if time.monotonic() - since_s > DURABLE_PATIENCE_S:
+            raise NeedsPersonError(
+                f"job {queue.job} is in the store, but after {DURABLE_PATIENCE_S:g} s not yet on {places}: look at its "
+                "disk (appendfsync must not be `no`) and its replicas; the same command asks again"
+            )
+        if not told:
+            say(f"waiting for {places}")
+            told = True
 
 
 async def tell_daemons(store: Store, pool: str) -> None:
@@ -178,7 +189,9 @@ class Submission:
             error = BadUsageError if end.code == ExitCode.USAGE else CliError
             why = "see above" if end.told else end.message
             raise error(f"job {self._queue.job}: feeding ended at line {lines_fed(snapshot):,}: {why}")
-        await make_durable(self._store)
+        await make_durable(self._queue)
+        if not (await self._queue.snapshot()).closed:  # the store has lost its end meanwhile
+            return await self._feed_only()
         await tell_daemons(self._store, self._pool)
         if self._print_id:
             click.echo(self._queue.job)

@@ -137,7 +137,7 @@ async def _leave(store: Store, queue: LeaseQueue, pool: str) -> int:
     """Leave the feeding to a daemon."""
     if not (await queue.manifest()).wishes.detached:
         raise BadUsageError(f"job {queue.job} was begun without --detach: give the command without it to go on")
-    await make_durable(store)
+    await make_durable(queue)
     await tell_daemons(store, pool)
     click.echo(queue.job)
     return 0

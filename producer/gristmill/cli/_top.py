@@ -28,7 +28,7 @@ from gristmill.cli._screen import Rates, screen
 from gristmill.cli._session import Store, open_store
 from gristmill.contract.lifecycle import JobState
 from gristmill.embedded import EmbeddedStoreError
-from gristmill.queue.store import OUTAGES, read_info, store_info
+from gristmill.queue.store import OUTAGES, read_infos, store_info
 
 PERIOD_S = 1.0
 MOST_ONCE = 200
@@ -39,7 +39,7 @@ _QUIT = {b"q", b"Q", b"\x03", b"\x1b"}
 async def top(options: StoreOptions, *, once: bool) -> int:
     """Show the store of `options`; the exit code, 0."""
     async with open_store(options) as store:
-        info = store_info(await read_info(store.redis))
+        info = store_info(list((await read_infos(store.redis)).values()))
         title = f"gristmill {__version__}   {info.product} {info.version} at {store.identity}"
         if once or not _has_terminal():
             await _print(store, title)

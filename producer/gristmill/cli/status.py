@@ -44,7 +44,7 @@ async def _told(queue: LeaseQueue, opened: Store, *, full: bool, as_json: bool) 
     from gristmill.queue import wishes
     from gristmill.queue.registry import live_daemons
     from gristmill.queue.scene import look_around
-    from gristmill.queue.store import read_info, store_info
+    from gristmill.queue.store import read_infos, store_info
     from gristmill.queue.waiting import idle_s, waits_for
 
     snapshot, manifest = await look(queue), await queue.manifest()
@@ -61,7 +61,7 @@ async def _told(queue: LeaseQueue, opened: Store, *, full: bool, as_json: bool) 
         found = _report.report(
             snapshot,
             manifest,
-            store=store_info(await read_info(opened.redis)),
+            store=store_info(list((await read_infos(opened.redis)).values())),
             store_name=opened.identity,
             daemons=daemons,
             wait=wait,

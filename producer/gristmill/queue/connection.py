@@ -4,6 +4,9 @@ Three faults below are mended here. In the client library, a command that has to
 for itself and for the connection, so the tries would multiply. In Python 3.11, `asyncio.wait_for`, by which the library
 bounds a write, swallows a cancellation that comes when the write has just ended: a cancelled task would never end. And
 uvloop raises RuntimeError for a write to a connection that the other side has reset, which nobody takes for an outage.
+
+A primary that has fewer replicas than it is told to have (``min-replicas-to-write``) refuses writes with NOREPLICAS,
+for which the library has no name: `NoReplicasError`.
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
+from redis._parsers import BaseParser
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError
+from redis.exceptions import AuthenticationError, ReadOnlyError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.typing import EncodableT
@@ -25,6 +29,13 @@ from redis.typing import EncodableT
 T = TypeVar("T")
 
 READ_BYTES = 1 << 20
+
+
+class NoReplicasError(ReadOnlyError):
+    """The primary takes no writes, since too few replicas follow it."""
+
+
+BaseParser.EXCEPTION_CLASSES.setdefault("NOREPLICAS", NoReplicasError)
 
 _once: ContextVar[bool] = ContextVar("gristmill_sent_once", default=False)
 

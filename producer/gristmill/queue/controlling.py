@@ -91,6 +91,15 @@ async def remove(handle: Handle) -> None:
     if await redis.hget(keys.meta, "epoch") not in (None, handle.epoch.encode()):
         return  # another incarnation has the id now; its keys are not ours
     await registry.unmark_runnable(redis, keys.job)
+    server = ""
+    while server != (server := await _server(redis)):  # a cursor means nothing to the server that takes over
+        await _unlink_all_but_meta(redis, keys)
+    await redis.unlink(keys.meta)
+    await feedstats.forget(redis, keys.job)
+    await registry.forget_job(redis, keys.job)
+
+
+async def _unlink_all_but_meta(redis: Redis, keys: JobKeys) -> None:
     meta, chunk = keys.meta.encode(), []
     async for key in redis.scan_iter(match=keys.pattern, count=1000):
         if key != meta:
@@ -98,9 +107,13 @@ async def remove(handle: Handle) -> None:
         if len(chunk) >= UNLINK_AT_ONCE:
             await redis.unlink(*chunk)
             chunk = []
-    await redis.unlink(*chunk, meta)
-    await feedstats.forget(redis, keys.job)
-    await registry.forget_job(redis, keys.job)
+    if chunk:
+        await redis.unlink(*chunk)
+
+
+async def _server(redis: Redis) -> str:
+    """Which run of which server answers."""
+    return str((await redis.info("server")).get("run_id", "?"))
 
 
 async def finish_removal(redis: Redis, job: str) -> bool:

@@ -47,5 +47,8 @@ async def read(redis: Redis, jobs: Sequence[str]) -> dict[str, FeedStats]:
     """What the feeders of `jobs` say; jobs without a feeder that speaks are left out."""
     if not jobs:
         return {}
-    texts = await redis.mget([keys.feed(job) for job in jobs])
+    async with redis.pipeline(transaction=False) as pipe:  # not MGET: in a cluster they lie apart
+        for job in jobs:
+            pipe.get(keys.feed(job))
+        texts = await pipe.execute()
     return {job: msgspec.json.decode(t, type=FeedStats) for job, t in zip(jobs, texts, strict=True) if t is not None}

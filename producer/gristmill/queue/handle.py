@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 
 from gristmill.contract.keys import JobKeys
 from gristmill.queue import loader
+from gristmill.queue.cluster import at
 from gristmill.queue.loader import Arg
 
 
@@ -22,7 +23,7 @@ class Handle:
     """One job in one store.
 
     Attributes:
-        redis: the client.
+        redis: the client; in a cluster that of the node that has the job's keys.
         keys: the job's keys.
         epoch: which incarnation of the job id this is.
         block_size: indices per result block.
@@ -33,7 +34,7 @@ class Handle:
     __slots__ = ("block_size", "epoch", "keys", "redis", "rolled_back", "version")
 
     def __init__(self, redis: Redis, keys: JobKeys, epoch: str, block_size: int) -> None:
-        self.redis = redis
+        self.redis = at(redis, keys.meta)
         self.keys = keys
         self.epoch = epoch
         self.block_size = block_size

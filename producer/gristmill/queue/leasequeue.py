@@ -22,7 +22,18 @@ from redis.asyncio import Redis
 from gristmill.contract.keys import JobKeys
 from gristmill.contract.lifecycle import PauseReason
 from gristmill.contract.manifest import Manifest
-from gristmill.queue import collecting, controlling, creating, feeding, feedstats, retrying, stragglers, working
+from gristmill.queue import (
+    collecting,
+    controlling,
+    creating,
+    durable,
+    feeding,
+    feedstats,
+    retrying,
+    stragglers,
+    working,
+)
+from gristmill.queue.durable import Place
 from gristmill.queue.feedstats import FeedStats
 from gristmill.queue.handle import Handle
 from gristmill.queue.replies import (
@@ -148,6 +159,10 @@ class LeaseQueue:
     async def close(self, runs: int, n: int) -> CloseReply:
         """See `feeding.close`."""
         return await feeding.close(self._handle, runs, n)
+
+    async def lacking(self, timeout_ms: int) -> list[Place]:
+        """See `durable.lacking`."""
+        return await durable.lacking(self._handle, timeout_ms)
 
     async def tell_feeding(self, stats: FeedStats) -> None:
         """See `feedstats.publish`."""

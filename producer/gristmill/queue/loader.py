@@ -2,7 +2,7 @@
 
 A line ``--@include NAME`` is replaced by the file NAME.lua, so that a rule shared by several scripts is written once.
 A store that does not know a script (restarted, failed over, flushed) gets it and is asked again; more than once, since
-it may be restarted just between the two.
+it may be restarted just between the two. In a cluster that is the node that owns the job's slot.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
+
+from gristmill.queue.cluster import at
 
 Arg = str | bytes | int | float
 _INCLUDE = "--@include "
@@ -60,7 +62,7 @@ async def call(redis: Redis, name: str, keys: Sequence[str], args: Sequence[Arg]
         try:
             return await _execute(redis, *words)
         except NoScriptError:
-            await redis.script_load(script.text)
+            await at(redis, keys[0]).script_load(script.text)
     return await _execute(redis, *words)
 
 
@@ -70,7 +72,7 @@ async def _execute(redis: Redis, *words: Arg) -> list[Any]:
 
 
 async def call_each(redis: Redis, name: str, calls: Sequence[tuple[Sequence[str], Sequence[Arg]]]) -> list[list[Any]]:
-    """Run one script many times in one pipeline; as `call`, replies in order.
+    """Run one script many times in one pipeline, on the keys of one job; as `call`, replies in order.
 
     Raises:
         redis.exceptions.RedisError: the first call that failed; the others may have run.
@@ -81,7 +83,7 @@ async def call_each(redis: Redis, name: str, calls: Sequence[tuple[Sequence[str]
         unknown = [i for i, r in enumerate(replies) if isinstance(r, NoScriptError)]
         if not unknown:
             break
-        await redis.script_load(script.text)
+        await at(redis, calls[0][0][0]).script_load(script.text)
         again = await _pipe(redis, script, [calls[i] for i in unknown])
         for i, reply in zip(unknown, again, strict=True):
             replies[i] = reply

@@ -1,31 +1,49 @@
 """The connection to the store, and whether the store is fit for a queue.
 
 Every call has a time-out, dead peers are noticed (keepalive, health check), and what may be repeated is repeated with
-back-off after a connection error; what may not fails at once, and its caller decides (see `connection`).
+back-off after a connection error; what may not fails at once, and its caller decides (see `connection`). A primary
+behind sentinels and a cluster look to callers as one server does (see `primary`, `cluster`): a failover is an outage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from redis.asyncio import ConnectionPool, Redis
-from redis.backoff import ExponentialWithJitterBackoff
-from redis.exceptions import ClusterDownError, NoPermissionError, ReadOnlyError, RedisError, TryAgainError
+from redis.asyncio.connection import AbstractConnection, Connection, parse_url
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.exceptions import AskError, ClusterDownError, NoPermissionError, ReadOnlyError, RedisError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from gristmill.contract.storeurl import FORMS, Cluster, Host, Sentinels, parse_store_url, shown
+from gristmill.queue.cluster import REPEATED, ClusterRedis, each_primary
 from gristmill.queue.connection import PROMPT, PatientRetry, refusal
 from gristmill.queue.errors import StoreError
+from gristmill.queue.primary import FOLLOWING, FollowingPool, Primary
+from gristmill.queue.topology import Topology
+
+__all__ = [
+    "MIN_VERSION",
+    "OUTAGES",
+    "StoreInfo",
+    "check_store",
+    "connect",
+    "faults",
+    "read_infos",
+    "shown",
+    "store_info",
+]
 
 OUTAGES: tuple[type[Exception], ...] = (
-    RedisConnectionError,  # also: loading its data set, master down
+    RedisConnectionError,  # also: loading its data set
     RedisTimeoutError,
-    ReadOnlyError,
+    ReadOnlyError,  # also: too few replicas
+    AskError,  # also: moved
     TryAgainError,
-    ClusterDownError,
+    ClusterDownError,  # also: master down
     OSError,
 )
 """What a call raises while the store is away, starting or failing over: wait and try again."""
@@ -49,11 +67,12 @@ class StoreInfo(msgspec.Struct, frozen=True, kw_only=True):
 def connect(
     url: str, *, timeout_s: float = 10.0, connect_timeout_s: float = 5.0, max_connections: int = 64, name: str = ""
 ) -> Redis:
-    """A client of the store at `url` (``redis://``, ``rediss://`` or ``unix://``); it connects when first used.
+    """A client of the store at `url` (see `contract.storeurl`); it connects when first used.
 
     Args:
         timeout_s: most time between two reads or writes of one call.
         connect_timeout_s: most time to connect.
+        max_connections: to each server.
         name: shown by CLIENT LIST.
 
     Raises:
@@ -70,46 +89,70 @@ def connect(
     if not url.startswith("unix:"):
         options["socket_keepalive"] = True
     try:
+        address = parse_store_url(url)
+        if isinstance(address, Sentinels):
+            return _following(address, options)
+        if isinstance(address, Cluster):
+            return _clustered(address, options)
         pool = ConnectionPool.from_url(url, **options)
-    except ValueError:
-        raise StoreError(
-            f"the store's URL {shown(url)!r} cannot be used: write redis://HOST:PORT, rediss:// or unix:///PATH"
-        ) from None
+    except ValueError as error:
+        said = str(error)
+        if not said.startswith("the store's URL"):  # the library's, which may hold a part of a password
+            said = f"the store's URL {shown(url)!r} cannot be used: write {FORMS}"
+        raise StoreError(said) from None
     pool.connection_class = PROMPT[pool.connection_class]
     return Redis.from_pool(pool)
 
 
-def shown(url: str) -> str:
-    """The URL without what may be a secret: user, password and query."""
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        return "(not a URL)"
-    return f"{parts.scheme}://{host}{port}{parts.path}" if parts.scheme else "(not a URL)"
+def _following(address: Sentinels, options: dict[str, Any]) -> Redis:
+    options = {**options, **parse_url(address.url)}
+    plain = options.pop("connection_class", None) or Connection
+    at_sentinels = {
+        name: value
+        for name, value in options.items()
+        if name.startswith(("socket_", "ssl_")) or name in {"health_check_interval", "retry", "client_name"}
+    }
+    sentinels = [
+        _one(PROMPT[plain], host, {**at_sentinels, "username": address.username, "password": address.password})
+        for host in address.hosts
+    ]
+    primary = Primary(sentinels, address.service)
+    return Redis.from_pool(FollowingPool(primary=primary, connection_class=FOLLOWING[plain], **options))
+
+
+def _clustered(address: Cluster, options: dict[str, Any]) -> Redis:
+    patience = PatientRetry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), RETRIES, supported_errors=REPEATED)
+    options = {**options, **parse_url(address.url), "retry": PatientRetry(NoBackoff(), 0)}
+    plain = options.pop("connection_class", None) or Connection
+    return ClusterRedis(Topology(address.hosts, lambda host: _one(PROMPT[plain], host, options)), patience)
+
+
+def _one(kind: type[AbstractConnection], host: Host, options: Mapping[str, Any]) -> Redis:
+    """A client of one server."""
+    return Redis.from_pool(ConnectionPool(connection_class=kind, **{**options, "host": host[0], "port": host[1]}))
 
 
 async def check_store(redis: Redis) -> StoreInfo:
-    """What the store is, once it is known to be fit.
+    """What the store is, once it is known to be fit; of a cluster every primary.
 
     Raises:
         StoreError: it cannot be reached, refuses us, is too old, evicts keys, is a replica or cannot write its log.
     """
-    info = await read_info(redis)
-    for fault in faults(info).values():
-        raise StoreError(fault)
-    return store_info(info)
+    infos = await read_infos(redis)
+    for where, info in infos.items():
+        for fault in faults(info, clustered=bool(where)).values():
+            raise StoreError(f"{where}: {fault}" if where else fault)
+    return store_info(list(infos.values()))
 
 
-async def read_info(redis: Redis) -> dict[str, Any]:
-    """What the store says of itself, by the names of its INFO command.
+async def read_infos(redis: Redis) -> dict[str, dict[str, Any]]:
+    """What each server says of itself, by the names of its INFO command: address -> that; one server has no address.
 
     Raises:
         StoreError: it cannot be reached, or refuses us.
     """
     try:
-        info: dict[str, Any] = await redis.info("everything")
+        return {where: await server.info("everything") for where, server in await each_primary(redis)}
     except (RedisError, OSError) as error:
         refused = error if isinstance(error, NoPermissionError) else refusal(error)
         if refused is not None:
@@ -117,17 +160,18 @@ async def read_info(redis: Redis) -> dict[str, Any]:
             raise StoreError(f"the store refuses this user: {said}; give user and password in the URL") from refused
         why = str(error).rstrip(".")
         raise StoreError(f"the store cannot be reached: {why}; is it running, and is the URL right?") from error
-    return info
 
 
-def store_info(info: Mapping[str, Any]) -> StoreInfo:
-    """The part of `read_info` that says what store this is."""
+def store_info(infos: Sequence[Mapping[str, Any]]) -> StoreInfo:
+    """The part of `read_infos` that says what store this is; of several servers the sum, and the weakest."""
+    info = infos[0]
+    limits = [int(one.get("maxmemory", 0)) for one in infos]
     return StoreInfo(
         product="valkey" if "valkey_version" in info else "redis",
         version=str(info.get("valkey_version") or info["redis_version"]),
-        used_memory_bytes=int(info.get("used_memory", 0)),
-        max_memory_bytes=int(info.get("maxmemory", 0)),
-        appendonly=bool(int(info.get("aof_enabled", 0))),
+        used_memory_bytes=sum(int(one.get("used_memory", 0)) for one in infos),
+        max_memory_bytes=sum(limits) if all(limits) else 0,
+        appendonly=all(bool(int(one.get("aof_enabled", 0))) for one in infos),
         run_id=str(info.get("run_id", "")),
         policy=policy_of(info),
     )
@@ -138,8 +182,13 @@ def policy_of(info: Mapping[str, Any]) -> str:
     return str(info.get("maxmemory_policy", "noeviction"))
 
 
-def faults(info: Mapping[str, Any]) -> dict[str, str]:
-    """Why a store with this `read_info` can't hold the queue: what is wrong with it -> the sentence; none when fit."""
+def faults(info: Mapping[str, Any], *, clustered: bool = False) -> dict[str, str]:
+    """Why a server with this INFO can't hold the queue: what is wrong with it -> the sentence; none when fit.
+
+    Args:
+        info: what it says of itself.
+        clustered: it is spoken to as a node of a cluster.
+    """
     version, policy = str(info["redis_version"]), policy_of(info)
     found = {
         "version": f"the store is Redis {version}: Redis 7.0 or newer, or Valkey, is needed",
@@ -147,13 +196,13 @@ def faults(info: Mapping[str, Any]) -> dict[str, str]:
         "CONFIG SET maxmemory-policy noeviction, or use another store",
         "role": "the store is a read-only replica: give the address of its primary",
         "log": "the store cannot write its log (is its disk full?): free space, then try again",
-        "cluster": "the store is a cluster node: give a store that runs without cluster mode",
+        "cluster": "the store is a node of a cluster: write its URL with redis+cluster:// in place of redis://",
     }
     holds = {
         "version": tuple(int(x) for x in version.split(".")[:2]) < MIN_VERSION,
         "eviction": policy != "noeviction",
         "role": str(info.get("role", "master")) != "master",
         "log": str(info.get("aof_last_write_status", "ok")) != "ok",
-        "cluster": bool(int(info.get("cluster_enabled", 0))),
+        "cluster": bool(int(info.get("cluster_enabled", 0))) and not clustered,
     }
     return {what: sentence for what, sentence in found.items() if holds[what]}
