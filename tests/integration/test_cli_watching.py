@@ -17,6 +17,7 @@ from tests.support.store import StoreProcess
 from tests.support.wait import wait_until
 
 from gristmill.cli import _children, _watching
+from gristmill.cli._early import EarlyFeeder, early_feeder
 from gristmill.cli._feeding import MAX_DEATHS, FeederKeeper
 from gristmill.cli._progress import Phase, View
 from gristmill.cli._session import Store
@@ -119,9 +120,9 @@ async def test_private_store_that_was_killed_is_started_again(tmp_path: Path):
 
 
 def feeder_of(script: str, starts: list[int]) -> Any:
-    """A stand-in for `_children.start_feeder` that runs a line of Python."""
+    """A stand-in for `_children.launch_feeder` that runs a line of Python."""
 
-    async def start(_spec: bytes, _keep: tuple[int, ...]) -> Process:
+    async def start(_keep: tuple[int, ...]) -> Process:
         starts.append(1)
         return await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdin=PIPE, stdout=PIPE, stderr=PIPE)
 
@@ -134,7 +135,7 @@ DIE = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 async def test_feeder_that_dies_without_progress_is_given_up(monkeypatch: pytest.MonkeyPatch):
     """After several deaths at the same line the feeder is not started again, and the line is named."""
     starts: list[int] = []
-    monkeypatch.setattr(_children, "start_feeder", feeder_of(DIE, starts))
+    monkeypatch.setattr(_children, "launch_feeder", feeder_of(DIE, starts))
     said: list[str] = []
 
     async def line() -> int:
@@ -149,11 +150,11 @@ async def test_feeder_that_dies_without_progress_is_given_up(monkeypatch: pytest
 async def test_feeder_that_makes_progress_is_never_given_up(monkeypatch: pytest.MonkeyPatch):
     """Each line of progress starts the count of deaths anew."""
     starts: list[int] = []
-    monkeypatch.setattr(_children, "start_feeder", feeder_of(DIE, starts))
+    monkeypatch.setattr(_children, "launch_feeder", feeder_of(DIE, starts))
 
     async def line() -> int:
         if len(starts) == 3 * MAX_DEATHS:
-            monkeypatch.setattr(_children, "start_feeder", feeder_of("print('{}')", starts))
+            monkeypatch.setattr(_children, "launch_feeder", feeder_of("print('{}')", starts))
         return len(starts)
 
     assert (await FeederKeeper(b"{}", line, lambda _: None).run()).code == 0
@@ -163,7 +164,7 @@ async def test_feeder_that_makes_progress_is_never_given_up(monkeypatch: pytest.
 async def test_refusal_of_the_input_ends_feeding(monkeypatch: pytest.MonkeyPatch):
     """Exit 2 of the feeder is final; its sentence is passed on once."""
     script = "import sys; sys.stderr.write('line 3 is bad\\n'); sys.exit(2)"
-    monkeypatch.setattr(_children, "start_feeder", feeder_of(script, []))
+    monkeypatch.setattr(_children, "launch_feeder", feeder_of(script, []))
     said: list[str] = []
 
     async def line() -> int:
@@ -171,3 +172,55 @@ async def test_refusal_of_the_input_ends_feeding(monkeypatch: pytest.MonkeyPatch
 
     end = await FeederKeeper(b"{}", line, said.append).run()
     assert (end.code, end.message, end.told, said) == (2, "line 3 is bad", True, ["line 3 is bad"])
+
+
+async def test_a_feeder_that_runs_already_feeds_first(monkeypatch: pytest.MonkeyPatch):
+    """It gets the spec like any other; when it dies, the next one is started."""
+    starts: list[int] = []
+    monkeypatch.setattr(_children, "launch_feeder", feeder_of("print('{}')", starts))
+    script = "import os, sys; sys.stderr.write(sys.stdin.readline()); sys.stderr.flush(); os.abort()"
+    early = EarlyFeeder(await feeder_of(script, [])(()))
+    said: list[str] = []
+
+    async def line() -> int:
+        return 0
+
+    assert (await FeederKeeper(b"the spec", line, said.append, early=early).run()).code == 0
+    assert said == ["the spec", "feeder lost at line 0 (signal 6); resuming"]
+    assert (starts, early.take()) == ([1], None)
+
+
+async def test_a_feeder_that_died_before_it_was_needed_is_replaced(monkeypatch: pytest.MonkeyPatch):
+    """Its spec has nobody to go to, which is no error."""
+    starts: list[int] = []
+    monkeypatch.setattr(_children, "launch_feeder", feeder_of("print('{}')", starts))
+    early = await feeder_of(DIE, [])(())
+    await early.wait()
+
+    async def line() -> int:
+        return 0
+
+    assert (await FeederKeeper(b"{}", line, lambda _: None, early=EarlyFeeder(early)).run()).code == 0
+    assert starts == [1]
+
+
+async def test_an_early_feeder_that_nobody_takes_is_ended(monkeypatch: pytest.MonkeyPatch):
+    """However the command ends; one that was taken is left alone."""
+    monkeypatch.setattr(_children, "launch_feeder", lambda: feeder_of("input()", [])(()))
+    left: list[Process | None] = []
+
+    async def fail() -> None:
+        async with early_feeder() as early:
+            left.append(early._process)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert left[0] is not None
+    assert left[0].returncode == -signal.SIGKILL
+    async with early_feeder() as early:
+        taken = early.take()
+    assert taken is not None
+    assert taken.returncode is None
+    taken.kill()
+    await taken.wait()

@@ -113,6 +113,12 @@ async def test_other_errors_are_exit_1(redis: Redis, feeding: Feeding, tmp_path:
     assert b"Traceback" not in err
 
 
+def test_nothing_to_feed_is_no_error() -> None:
+    """A feeder that was started early and is not needed ends in silence."""
+    idle = subprocess.run(ARGV, input=b"", capture_output=True, timeout=30)
+    assert (idle.returncode, idle.stdout, idle.stderr) == (0, b"", b"")
+
+
 def test_broken_spec_is_exit_1() -> None:
     """A spec that is none says so, without a traceback."""
     broken = subprocess.run(ARGV, input=b'{"job": 1}\n', capture_output=True, timeout=30)

@@ -70,9 +70,9 @@ def require_daemon() -> None:
         raise BadUsageError("the daemon is not installed: pip install 'gristmill[daemon]'")
 
 
-async def start_feeder(spec: bytes, keep: tuple[int, ...]) -> Process:
-    """Start the feeder process on `spec`, one line of JSON for its stdin, which is left open: its end is our death."""
-    feeder = await asyncio.create_subprocess_exec(
+async def launch_feeder(keep: tuple[int, ...] = ()) -> Process:
+    """Start a feeder process, which waits for its spec and inherits the descriptors `keep`."""
+    return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "gristmill.intake.feed_main",
@@ -82,11 +82,16 @@ async def start_feeder(spec: bytes, keep: tuple[int, ...]) -> Process:
         start_new_session=True,
         pass_fds=keep,
     )
+
+
+async def brief(feeder: Process, spec: bytes) -> None:
+    """Give a feeder its `spec`, one line of JSON for its stdin, which is left open: its end is our death."""
     assert feeder.stdin is not None
-    with contextlib.suppress(ConnectionError):  # it died at once: its exit code tells
+    if feeder.stdin.is_closing():  # it is dead: its exit code tells
+        return
+    with contextlib.suppress(ConnectionError):
         feeder.stdin.write(spec + b"\n")
         await feeder.stdin.drain()
-    return feeder
 
 
 async def follow(process: Process, tell: Callable[[str], None]) -> tuple[int, bytes]:

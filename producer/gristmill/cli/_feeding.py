@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from gristmill.cli import _children
+from gristmill.cli._early import EarlyFeeder
 from gristmill.queue.store import OUTAGES
 
 MAX_DEATHS = 5
@@ -33,16 +34,27 @@ class FeederEnd(msgspec.Struct, frozen=True):
 class FeederKeeper:
     """One feeder at a time, until it has ended by itself or `stop` is called.
 
-    `spec` is JSON for its stdin; `line` tells how far the job has been fed, for messages and for progress.
+    Args:
+        spec: JSON for its stdin.
+        line: tells how far the job has been fed, for messages and for progress.
+        tell: hears its warnings.
+        keep: descriptors that it inherits.
+        early: the first one, where it runs already.
     """
 
     def __init__(
-        self, spec: bytes, line: Callable[[], Awaitable[int]], tell: Callable[[str], None], keep: tuple[int, ...] = ()
+        self,
+        spec: bytes,
+        line: Callable[[], Awaitable[int]],
+        tell: Callable[[str], None],
+        keep: tuple[int, ...] = (),
+        early: EarlyFeeder | None = None,
     ) -> None:
         self._spec = spec
         self._line = line
         self._tell = tell
         self._keep = keep
+        self._early = early or EarlyFeeder()
         self._process: Process | None = None
         self._stopping = False
         self._last_words = ""
@@ -51,7 +63,8 @@ class FeederKeeper:
         """Feed to the end; restart after each death. A stopped one ends with code 0."""
         deaths, best = 0, await self._place(0)
         while True:
-            self._process = await _children.start_feeder(self._spec, self._keep)
+            self._process = self._early.take() or await _children.launch_feeder(self._keep)
+            await _children.brief(self._process, self._spec)
             code, _ = await _children.follow(self._process, self._heard)
             if self._stopping or code in {0, 1, 2}:
                 return FeederEnd(0) if self._stopping or code == 0 else FeederEnd(code, self._last_words, told=True)

@@ -25,6 +25,7 @@ import msgspec
 
 from gristmill.cli import _children, _making
 from gristmill.cli._daemon import DaemonKeeper
+from gristmill.cli._early import EarlyFeeder
 from gristmill.cli._ending import conclude
 from gristmill.cli._errors import ExitCode, NeedsPersonError
 from gristmill.cli._feeding import FeederKeeper
@@ -63,8 +64,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     as_json: bool
 
 
-async def run(options: RunOptions) -> int:
-    """Run a whole job; the exit code.
+async def run(options: RunOptions, early: EarlyFeeder | None = None) -> int:
+    """Run a whole job; the exit code. `early` is a feeder that runs already.
 
     Raises:
         CliError: a sentence and an exit code, before or after the job.
@@ -80,7 +81,7 @@ async def run(options: RunOptions) -> int:
     with open_work(options.out, options.store, stream_name, overwrite=options.overwrite) as work:
         try:
             async with open_store(options.store) as store:
-                return await _Run(options, work, store, urls, key).run()
+                return await _Run(options, work, store, urls, key, early).run()
         finally:
             if work.current is None:  # nothing was begun, so nothing is worth keeping
                 work.remove()
@@ -89,13 +90,22 @@ async def run(options: RunOptions) -> int:
 class _Run:
     """One run over an open work folder and an open store."""
 
-    def __init__(self, options: RunOptions, work: Work, store: Store, urls: list[str], key: str | None) -> None:
+    def __init__(
+        self,
+        options: RunOptions,
+        work: Work,
+        store: Store,
+        urls: list[str],
+        key: str | None,
+        early: EarlyFeeder | None,
+    ) -> None:
         self._options = options
         self._job = options.job
         self._work = work
         self._store = store
         self._urls = urls
         self._key = key
+        self._early = early
         self._holder = f"producer run, {socket.gethostname()} pid {os.getpid()}"
         self._token = f"run-{_making.new_job_id()}"
 
@@ -199,6 +209,7 @@ class _Run:
                 lambda: _line(queue),
                 talk.say,
                 self._store.descriptors,
+                self._early,
             )
             daemon = DaemonKeeper(lambda: self._start_daemon(manifest.job, log), queue, talk.say, log)
             watcher = Watcher(

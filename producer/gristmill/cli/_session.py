@@ -80,43 +80,47 @@ def api_key() -> str | None:
 
 def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Run `main` and return its exit code; what the queue, the store and the files raise becomes a sentence."""
-    from redis.exceptions import RedisError
-
-    from gristmill.contract.frame import FormatError
-    from gristmill.queue.errors import QueueError
-
-    gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(sentences())
-        try:
-            return loops.run(main())
-        except (QueueError, FormatError) as error:
-            raise BadUsageError(str(error)) from error
-        except RedisError as error:
-            raise NeedsPersonError(
-                f"the store failed ({type(error).__name__}): mend it and give the same command"
-            ) from error
+    with sentences():
+        return loops.run(main())
 
 
 @contextlib.contextmanager
 def sentences() -> Iterator[None]:
-    """Errors of intake and outlet as sentences with their exit codes."""
-    from gristmill.intake.errors import FeedError, InputError
-    from gristmill.outlet.errors import DiskError, OutletError, ProofError
-
+    """Errors of queue, intake, outlet and store as sentences with their exit codes."""
     try:
         yield
-    except InputError as error:
-        raise BadUsageError(str(error)) from error
-    except FeedError as error:
-        raise CliError(str(error)) from error
-    except DiskError as error:
-        raise NeedsPersonError(str(error)) from error
-    except ProofError as error:
-        raise CliError(str(error)) from error
-    except OutletError as error:
-        raise BadUsageError(str(error)) from error
+    except Exception as error:
+        told = _sentence(error)
+        if told is None:
+            raise
+        raise told from error
+
+
+def _sentence(error: Exception) -> CliError | None:
+    """What the user is told, with its exit code; None where the fault is ours, or it is a sentence already.
+
+    Its imports are made when they are needed: a command begins its work before them.
+    """
+    from redis.exceptions import RedisError
+
+    from gristmill.contract.frame import FormatError
+    from gristmill.intake.errors import FeedError, InputError
+    from gristmill.outlet.errors import DiskError, OutletError, ProofError
+    from gristmill.queue.errors import QueueError
+
+    match error:
+        case DiskError():
+            return NeedsPersonError(str(error))
+        case ProofError() | FeedError():
+            return CliError(str(error))
+        case OutletError() | InputError() | QueueError() | FormatError():
+            return BadUsageError(str(error))
+        case RedisError():
+            what = type(error).__name__
+            return NeedsPersonError(f"the store failed ({what}): mend it and give the same command")
+        case _:
+            return None
 
 
 @contextlib.asynccontextmanager
@@ -129,6 +133,7 @@ async def open_store(options: StoreOptions) -> AsyncIterator[Store]:
     """
     from gristmill.queue.store import check_store, connect
 
+    gc.freeze()  # what is imported by now stays
     embedded = None if options.redis else await _open_embedded(options)
     try:
         url = embedded.url if embedded else str(options.redis)

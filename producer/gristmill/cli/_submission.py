@@ -15,7 +15,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from gristmill.cli._errors import BadUsageError, CliError, ExitCode
+from gristmill.cli._early import EarlyFeeder
+from gristmill.cli._errors import BadUsageError, CliError, ExitCode, NeedsPersonError
 from gristmill.cli._feeding import FeederEnd, FeederKeeper
 from gristmill.cli._interrupt import interrupts
 from gristmill.cli._jobview import lines_fed
@@ -115,6 +116,7 @@ class Submission:
         out: where its results are collected meanwhile; None only feeds.
         verb: the command that does it.
         print_id: the job's id goes to stdout once its input is durable.
+        early: a feeder that runs already, if there is one.
     """
 
     def __init__(
@@ -129,6 +131,7 @@ class Submission:
         out: str | None = None,
         as_json: bool = False,
         print_id: bool = True,
+        early: EarlyFeeder | None = None,
     ) -> None:
         self._store = store
         self._queue = queue
@@ -138,6 +141,7 @@ class Submission:
         self._out = out
         self._as_json = as_json
         self._print_id = print_id
+        self._early = early
         self._scale = Scale(plain_bytes(path), recipe.sample or recipe.limit)
 
     async def run(self) -> int:
@@ -158,7 +162,9 @@ class Submission:
             limit=self._recipe.limit,
             sample=self._recipe.sample,
         )
-        return lambda tell: FeederKeeper(msgspec.json.encode(spec), self._line, tell, self._store.descriptors)
+        return lambda tell: FeederKeeper(
+            msgspec.json.encode(spec), self._line, tell, self._store.descriptors, self._early
+        )
 
     async def _line(self) -> int:
         return place_of(await self._queue.snapshot()).line

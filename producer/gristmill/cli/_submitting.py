@@ -17,6 +17,7 @@ import click
 import msgspec
 
 from gristmill.cli import _making
+from gristmill.cli._early import EarlyFeeder
 from gristmill.cli._errors import BadUsageError
 from gristmill.cli._options import JobOptions, StoreOptions
 from gristmill.cli._output import spare_input
@@ -46,8 +47,10 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
     wishes: Wishes = Wishes()
 
 
-async def submit(options: SubmitOptions) -> int:
+async def submit(options: SubmitOptions, early: EarlyFeeder | None = None) -> int:
     """Make a job, and feed it in the foreground unless a daemon is to do it; the exit code.
+
+    `early` is a feeder that runs already.
 
     Raises:
         CliError: a sentence and an exit code.
@@ -70,7 +73,9 @@ async def submit(options: SubmitOptions) -> int:
             if detached:
                 return await _leave(store, queue, options.pool)
             out, pool = options.out, options.pool
-            work = Submission(store, queue, recipe, data.path, pool, verb="submit", out=out, as_json=options.as_json)
+            work = Submission(
+                store, queue, recipe, data.path, pool, verb="submit", out=out, as_json=options.as_json, early=early
+            )
             return await work.run()
     finally:
         if data.spooled:

@@ -37,19 +37,27 @@ def command(
 
     INPUT is JSON lines, plain, .gz or .zst; - is standard input. The same command again does only what is missing.
     """
-    from gristmill.cli._runner import RunOptions, run
     from gristmill.cli._session import run_async
 
     if out == "-" and as_json:
         raise click.UsageError("--json and -o - both want standard output: give OUT a file")
-    options = RunOptions(
-        job=job,
-        store=store,
-        out=out,
-        workers=workers,
-        concurrency=concurrency,
-        overwrite=overwrite,
-        patience_s=patience_s,
-        as_json=as_json,
-    )
-    raise click.exceptions.Exit(run_async(lambda: run(options)))
+
+    async def begin() -> int:
+        from gristmill.cli._early import early_feeder
+
+        async with early_feeder() as early:
+            from gristmill.cli._runner import RunOptions, run
+
+            options = RunOptions(
+                job=job,
+                store=store,
+                out=out,
+                workers=workers,
+                concurrency=concurrency,
+                overwrite=overwrite,
+                patience_s=patience_s,
+                as_json=as_json,
+            )
+            return await run(options, early)
+
+    raise click.exceptions.Exit(run_async(begin))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gristmill.cli._options import SECONDS, JobOptions, StoreOptions, job_options, json_option, store_options
+
+if TYPE_CHECKING:
+    from gristmill.cli._early import EarlyFeeder
 
 
 @click.command("submit")
@@ -44,8 +48,6 @@ def command(
     goes on where it was. -e may name an endpoint of the daemon's configuration.
     """
     from gristmill.cli._session import run_async
-    from gristmill.cli._submitting import SubmitOptions, submit
-    from gristmill.contract.manifest import Wishes
 
     if wait != (out is not None):
         raise click.UsageError("--wait and -o OUT belong together")
@@ -57,6 +59,20 @@ def command(
         raise click.UsageError("a collection needs a file")
     if as_json and not wait:
         raise click.UsageError("--json goes with --wait; without it the job's id is printed")
-    wishes = Wishes(detached=detach, output=None if output is None else str(Path(output).absolute()), notify=notify)
-    options = SubmitOptions(job=job, store=store, out=out, pool=pool, as_json=as_json, wishes=wishes)
-    raise click.exceptions.Exit(run_async(lambda: submit(options)))
+    collected = None if output is None else str(Path(output).absolute())
+
+    async def begin(early: EarlyFeeder | None = None) -> int:
+        from gristmill.cli._submitting import SubmitOptions, submit
+        from gristmill.contract.manifest import Wishes
+
+        wishes = Wishes(detached=detach, output=collected, notify=notify)
+        options = SubmitOptions(job=job, store=store, out=out, pool=pool, as_json=as_json, wishes=wishes)
+        return await submit(options, early)
+
+    async def begin_early() -> int:
+        from gristmill.cli._early import early_feeder
+
+        async with early_feeder() as early:
+            return await begin(early)
+
+    raise click.exceptions.Exit(run_async(begin if detach else begin_early))

@@ -78,8 +78,11 @@ class FeedSpec(msgspec.Struct, frozen=True, kw_only=True):
 def main() -> int:
     gc.set_threshold(_YOUNG_OBJECTS)
     keep_freed_blocks()
+    line = _read_spec()
+    if not line:  # whoever started us has nothing to feed
+        return EXIT_OK
     try:
-        spec = msgspec.json.decode(_read_spec(), type=FeedSpec)
+        spec = msgspec.json.decode(line, type=FeedSpec)
     except (msgspec.MsgspecError, ValueError) as error:
         return _fail(f"the feeder's spec on stdin is not usable: {error}", EXIT_OTHER)
     try:
