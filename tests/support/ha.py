@@ -19,6 +19,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from gristmill.contract.keys import JobKeys
 from tests.support.store import server_binary
 
 SERVICE = "mill"
@@ -73,6 +74,12 @@ class Server:
         until(self.client.ping, "the server answers")
         return self
 
+    def lose_sight_of(self, primary: Server) -> None:
+        """This replica gets nothing more from its primary, though it tries."""
+        self.client.config_set("masterauth", "wrong")
+        primary.client.execute_command("CLIENT", "KILL", "TYPE", "replica")
+        until(lambda: not _follows(self), "the replica is cut off")
+
     def send(self, signum: int) -> None:
         assert self.process is not None
         self.process.send_signal(signum)
@@ -118,11 +125,18 @@ class SentinelStore:
         port = self.sentinel.client.sentinel_get_master_addr_by_name(SERVICE)[1]
         return next(server for server in self.servers if server.port == port)
 
-    def kill_primary(self) -> Server:
-        """The new primary, once there is one."""
-        old = self.primary
+    def server_of(self, _job: str) -> Server:
+        """The primary that has the job."""
+        return self.primary
+
+    def replica_of(self, primary: Server) -> Server:
+        return next(server for server in self.servers if server is not primary)
+
+    def fail_over(self, job: str) -> Server:
+        """Kill the primary that has the job; the new one, once there is one."""
+        old = self.server_of(job)
         old.kill()
-        (new,) = (server for server in self.servers if server is not old)
+        new = self.replica_of(old)
         until(lambda: new.client.info("replication")["role"] == "master", "the replica takes over")
         return new
 
@@ -199,11 +213,18 @@ class ClusterStore:
                 return next(server for server in self.servers if server.port == port)
         raise AssertionError("nobody has it")
 
-    def kill_owner(self, key: str) -> Server:
-        """The new owner of `key`, once there is one."""
-        old = self.owner(key)
+    def server_of(self, job: str) -> Server:
+        """The primary that has the job."""
+        return self.owner(JobKeys(job).meta)
+
+    def replica_of(self, primary: Server) -> Server:
+        return self.servers[self.primaries.index(primary) + 3]
+
+    def fail_over(self, job: str) -> Server:
+        """Kill the primary that has the job; the new one, once there is one."""
+        old = self.server_of(job)
         old.kill()
-        return until(lambda: (now := self.owner(key)) is not old and now, "the replica takes over")
+        return until(lambda: (now := self.server_of(job)) is not old and now, "the replica takes over")
 
     def close(self) -> None:
         for server in self.servers:
