@@ -38,6 +38,19 @@ def test_the_producer_loads_without_the_daemon() -> None:
     assert [name for name in ("gristmilld", "aiohttp", "PIL", "uvloop") if name in loaded] == []
 
 
+@pytest.mark.parametrize("verb", ["run", "submit"])
+def test_a_feeder_is_started_before_the_large_imports(verb: str) -> None:
+    """What the command needs until its feeder runs is small: the feeder imports the rest at the same time."""
+    loaded = modules_after(f"import gristmill.cli.{verb}, gristmill.cli._session, gristmill.cli._early")
+    assert [name for name in ("redis", "rich", "PIL", "gristmill.queue", "gristmill.outlet") if name in loaded] == []
+
+
+def test_submitting_loads_neither_the_feeder_nor_the_outlet() -> None:
+    """The feeder is a process of its own, and results are collected with --wait alone."""
+    loaded = modules_after("import gristmill.cli._submitting")
+    assert [name for name in ("gristmill.intake.feeder", "gristmill.outlet.collector", "sqlite3") if name in loaded] == []
+
+
 def test_public_names_exist() -> None:
     """`from gristmill import *` gives what __all__ names."""
     done = python("-W", "error", "-c", "import gristmill\nfor name in gristmill.__all__: getattr(gristmill, name)")

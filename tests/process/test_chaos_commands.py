@@ -21,7 +21,7 @@ from tests.support.store import StoreProcess
 from tests.support.wait import wait_until
 
 from gristmill.cli._feeding import FeederEnd, FeederKeeper
-from gristmill.intake.feed_main import FeedSpec
+from gristmill.intake.feed_spec import FeedSpec
 from gristmill.queue import LeaseQueue
 from gristmill.queue.errors import JobNotFoundError
 from gristmill.queue.registry import list_jobs

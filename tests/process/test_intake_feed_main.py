@@ -20,7 +20,7 @@ from tests.support.store import StoreProcess
 from tests.support.wait import wait_until
 
 from gristmill.contract.manifest import Manifest
-from gristmill.intake.feed_main import FeedSpec
+from gristmill.intake.feed_spec import FeedSpec
 from gristmill.intake.feeder import FeedResult
 from gristmill.intake.options import EncodeOptions
 from gristmill.intake.source import identify

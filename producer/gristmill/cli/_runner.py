@@ -38,7 +38,7 @@ from gristmill.cli._vain import undo_if_vain
 from gristmill.cli._watching import Scale, Watcher, needs_somebody, place_of, plain_bytes
 from gristmill.cli._working import Crew
 from gristmill.contract.manifest import Manifest
-from gristmill.intake.feed_main import FeedSpec
+from gristmill.intake.feed_spec import FeedSpec
 from gristmill.intake.options import EncodeOptions, Recipe
 from gristmill.intake.source import identify, input_digest
 from gristmill.leftover import Origin

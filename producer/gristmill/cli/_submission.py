@@ -21,14 +21,13 @@ from gristmill.cli._feeding import FeederEnd, FeederKeeper
 from gristmill.cli._interrupt import interrupts
 from gristmill.cli._jobview import lines_fed
 from gristmill.cli._making import new_job_id
-from gristmill.cli._results import collect_into
 from gristmill.cli._session import Store
 from gristmill.cli._talk import Talk, say
 from gristmill.cli._watching import Scale, Watcher, place_of, plain_bytes
 from gristmill.contract.lifecycle import JobState
 from gristmill.contract.manifest import Manifest
 from gristmill.intake.errors import InputError
-from gristmill.intake.feed_main import FeedSpec
+from gristmill.intake.feed_spec import FeedSpec
 from gristmill.intake.options import Recipe
 from gristmill.intake.source import require_unchanged
 from gristmill.neighbours import holder, is_dead_neighbour
@@ -211,6 +210,8 @@ class Submission:
             await self._queue.release_lease(Role.FEEDER, _TOLD)
 
     async def _wait(self, out: str) -> int:
+        from gristmill.cli._results import collect_into  # the outlet: without --wait nothing else needs it
+
         await tell_daemons(self._store, self._pool)
         code = await collect_into(
             out,

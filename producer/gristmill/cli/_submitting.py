@@ -20,7 +20,6 @@ from gristmill.cli import _making
 from gristmill.cli._early import EarlyFeeder
 from gristmill.cli._errors import BadUsageError
 from gristmill.cli._options import JobOptions, StoreOptions
-from gristmill.cli._output import spare_input
 from gristmill.cli._session import Store, api_key, base_urls, open_store
 from gristmill.cli._submission import Submission, make_durable, require_resumable, tell_daemons, was_never_told
 from gristmill.cli._talk import say
@@ -57,9 +56,7 @@ async def submit(options: SubmitOptions, early: EarlyFeeder | None = None) -> in
     """
     job = options.job
     spool = (options.store.state_dir or default_state_dir()).absolute() / "spool"
-    for out in (options.out, options.wishes.output):
-        if out is not None and job.input != _making.STDIN:
-            spare_input(out, job.input)
+    _spare_input(options)
     data = await asyncio.to_thread(_making.open_input, job.input, spool)
     encode = _making.encode_options(job, inline=True)
     try:
@@ -80,6 +77,20 @@ async def submit(options: SubmitOptions, early: EarlyFeeder | None = None) -> in
     finally:
         if data.spooled:
             data.path.unlink(missing_ok=True)
+
+
+def _spare_input(options: SubmitOptions) -> None:
+    """Refuse an OUT that is INPUT.
+
+    Raises:
+        BadUsageError: it is.
+    """
+    outs = [out for out in (options.out, options.wishes.output) if out is not None]
+    if outs and options.job.input != _making.STDIN:
+        from gristmill.cli._output import spare_input  # the outlet: without an OUT nothing else needs it
+
+        for out in outs:
+            spare_input(out, options.job.input)
 
 
 def _with_model(job: JobOptions, encode: EncodeOptions, path: Path) -> EncodeOptions:

@@ -26,10 +26,10 @@ import msgspec
 from gristmill import loops
 from gristmill.contract.manifest import Source
 from gristmill.intake.errors import FeedError, InputError
+from gristmill.intake.feed_spec import FeedSpec
 from gristmill.intake.feeder import FeedResult, feed
 from gristmill.intake.feeder_store import patiently
 from gristmill.intake.lines_seen import Notice, Report
-from gristmill.intake.options import EncodeOptions
 from gristmill.intake.plan import Plan
 from gristmill.intake.source import identify
 from gristmill.memory import keep_freed_blocks
@@ -42,37 +42,6 @@ _PR_SET_PDEATHSIG = 1
 _MAX_SPEC_BYTES = 16 << 20
 _YOUNG_OBJECTS = 20_000
 """A line makes a dozen objects and no cycle: looking for cycles every 700 objects was a tenth of the work."""
-
-
-class FeedSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What to feed.
-
-    Attributes:
-        redis_url: the store.
-        job: the job, which must exist.
-        token: names this feeder; a feeder that takes over has another one.
-        holder: what people are told of it, e.g. ``host pid 123``.
-        options: how lines become bodies.
-        input: path of the input, or None: the manifest's source.
-        plan_dir: work folder whose finished lines are carried, or None.
-        plan_factory: ``module:callable`` that opens it: ``callable(plan_dir) -> Plan`` (and is closed when it can be).
-        strict: a repeated custom_id is an input error.
-        limit, sample: which lines; None is all.
-        with_parent: end when the parent does.
-    """
-
-    redis_url: str
-    job: str
-    token: str
-    holder: str
-    options: EncodeOptions = EncodeOptions()
-    input: str | None = None
-    plan_dir: str | None = None
-    plan_factory: str = "gristmill.outlet.finished:open_plan"
-    strict: bool = False
-    limit: int | None = None
-    sample: int | None = None
-    with_parent: bool = True
 
 
 def main() -> int:
