@@ -46,6 +46,9 @@ SOCKET_PATH_BYTES = 100
 START_TIMEOUT_S = 20.0
 """Until the socket answers at all; a server that answers LOADING is waited for without a limit while it lives."""
 
+START_ATTEMPTS = 3
+"""A server that ends before it answers may have been killed; one that can't run ends at once each time."""
+
 STOP_TIMEOUT_S = 60.0
 """A server that is stopping writes and fsyncs its log."""
 
@@ -123,8 +126,7 @@ class EmbeddedStore:
             ]
             for file in held:
                 fcntl.flock(file, fcntl.LOCK_SH)
-            path = _running_socket(folder) or _start(folder)
-            _wait_loaded(path, folder)
+            path = _ready(folder)
             undo.pop_all()
         return cls(folder, f"unix://{quote(str(path))}", held)
 
@@ -151,7 +153,7 @@ class EmbeddedStore:
             EmbeddedStoreError: it does not start.
         """
         with _exclusive(self.folder / "start.lock"):
-            _wait_loaded(_running_socket(self.folder) or _start(self.folder), self.folder)
+            _ready(self.folder)
 
     def __enter__(self) -> Self:
         return self
@@ -282,6 +284,19 @@ def command(path: Path, *words: str, timeout_s: float = 5.0) -> str:
 # --- start and stop; the caller holds start.lock
 
 
+def _ready(folder: Path) -> Path:
+    """The socket of the server, started if need be, once it has read its log from disk.
+
+    Raises:
+        EmbeddedStoreError: it does not start, or ends while it is loading, several times.
+    """
+    for _ in range(START_ATTEMPTS):
+        path = _running_socket(folder) or _start(folder)
+        if _is_loaded(path, folder):
+            return path
+    raise EmbeddedStoreError(f"the store ended while it was loading: {_log_end(folder)}")
+
+
 def _start(folder: Path) -> Path:
     """Start server and guard, both detached, and return the socket once it answers.
 
@@ -293,24 +308,28 @@ def _start(folder: Path) -> Path:
     except FileNotFoundError as error:
         raise EmbeddedStoreError(str(error)) from error
     path = _socket_path(folder)
-    path.unlink(missing_ok=True)
     (folder / "socket").write_text(str(path), encoding="utf-8")
-    (folder / "log").write_bytes(b"")
-    with (folder / "server.lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        _detached([str(binary), *_server_options(folder, path)], (lock.fileno(),), MALLOC)
-    answers = _patiently(
-        lambda: bool(command(path, "PING")),
-        lambda: server_lives(folder),
-        "waiting for the store to start",
-        timeout_s=START_TIMEOUT_S,
-    )
-    if not answers:
+    if not any(_start_server(binary, folder, path) for _ in range(START_ATTEMPTS)):
         raise EmbeddedStoreError(f"the store did not start ({binary}): {_log_end(folder)}")
     with (folder / "guards.lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         _detached([sys.executable, "-m", "gristmill.embedded_guard", str(folder)], (lock.fileno(),))
     return path
+
+
+def _start_server(binary: Path, folder: Path, path: Path) -> bool:
+    """Start the server alone; whether it answers."""
+    path.unlink(missing_ok=True)
+    (folder / "log").write_bytes(b"")
+    with (folder / "server.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _detached([str(binary), *_server_options(folder, path)], (lock.fileno(),), MALLOC)
+    return _patiently(
+        lambda: bool(command(path, "PING")),
+        lambda: server_lives(folder),
+        "waiting for the store to start",
+        timeout_s=START_TIMEOUT_S,
+    )
 
 
 def _server_options(folder: Path, path: Path) -> list[str]:
@@ -365,18 +384,12 @@ def _log_end(folder: Path) -> str:
     return f"see {folder / 'log'}"
 
 
-def _wait_loaded(path: Path, folder: Path) -> None:
-    """Return once the server has read its log from disk.
-
-    Raises:
-        EmbeddedStoreError: it ended while loading.
-    """
-    loaded = _patiently(
+def _is_loaded(path: Path, folder: Path) -> bool:
+    """Wait until the server has read its log from disk; False when it ended meanwhile."""
+    return _patiently(
         lambda: command(path, "PING") == "+PONG", lambda: server_lives(folder),
         "the store is loading its data", timeout_s=None,
     )  # fmt: skip
-    if not loaded:
-        raise EmbeddedStoreError(f"the store ended while it was loading: {_log_end(folder)}")
 
 
 def stop_if_unused(folder: Path) -> None:

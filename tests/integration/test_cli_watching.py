@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE, Process
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +21,6 @@ from gristmill.cli._session import Store
 from gristmill.cli._watching import Watcher, needs_somebody
 from gristmill.contract.lifecycle import PauseReason
 from gristmill.contract.manifest import Manifest
-from gristmill.embedded import EmbeddedStore, server_lives
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.store import connect
 
@@ -98,25 +94,6 @@ async def test_store_that_is_away_is_named_and_waited_for(own_store: StoreProces
         assert views.seen[-1].waiting_for == "the workers" or views.seen[-1].phase == Phase.FEEDING
     finally:
         await redis.aclose()
-
-
-async def test_private_store_that_was_killed_is_started_again(tmp_path: Path):
-    """A look that meets a dead private store revives it."""
-    with EmbeddedStore.open(tmp_path) as store:
-        redis, views = connect(store.url), Views()
-        try:
-            queue = await job(redis)
-            await redis.execute_command("WAITAOF", 1, 0, 5000)
-            pid = (await redis.info("server"))["process_id"]
-            watching = watcher(queue, redis, views, embedded=store)
-            await watching.look()
-            os.kill(pid, signal.SIGKILL)
-            await wait_until(lambda: not server_lives(store.folder), description="the server is dead")
-            await watching.look()
-            assert await watching.look() is not None
-            assert (await redis.info("server"))["process_id"] != pid
-        finally:
-            await redis.aclose()
 
 
 def feeder_of(script: str, starts: list[int]) -> Any:

@@ -217,6 +217,22 @@ def test_server_that_cannot_start_is_a_sentence(state: Path):
     assert manifest.exists()
 
 
+def test_a_server_that_is_killed_while_it_starts_is_started_again(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Twice, for nobody can tell that from a server that can't run, which ends as often."""
+    tries, wrapper = tmp_path / "tries", tmp_path / "server"
+    server = embedded.find_server()
+    wrapper.write_text(
+        f"#!/bin/sh\necho . >> '{tries}'\n[ $(wc -l < '{tries}') -lt 3 ] && kill -9 $$\nexec '{server}' \"$@\"\n"
+    )
+    wrapper.chmod(0o700)
+    monkeypatch.setattr(embedded, "find_server", lambda: wrapper)
+    with EmbeddedStore.open(state) as store, redis.Redis.from_url(store.url) as client:
+        assert client.ping()
+    assert tries.read_text().count(".") == 3
+
+
 def test_state_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path):
     """A state folder beneath a file names the folder and the option."""
     (tmp_path / "file").write_text("")

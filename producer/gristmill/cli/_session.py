@@ -125,24 +125,26 @@ def _sentence(error: Exception) -> CliError | None:
 
 @contextlib.asynccontextmanager
 async def open_store(options: StoreOptions) -> AsyncIterator[Store]:
-    """The store of `options`, checked; a private one is let go at the end.
+    """The store of `options`, checked; a private one is kept alive, and let go at the end.
 
     Raises:
         BadUsageError: a private one does not start.
         StoreError: it cannot be reached, or is unfit for a queue.
     """
+    from gristmill.cli._mending import kept_alive
     from gristmill.queue.store import check_store, connect
 
     gc.freeze()  # what is imported by now stays
     embedded = None if options.redis else await _open_embedded(options)
     try:
         url = embedded.url if embedded else str(options.redis)
-        redis = connect(url, name="gristmill-cli")
-        try:
-            await check_store(redis)
-            yield Store(url=url, redis=redis, embedded=embedded)
-        finally:
-            await redis.aclose()
+        async with kept_alive(embedded):
+            redis = connect(url, name="gristmill-cli")
+            try:
+                await check_store(redis)
+                yield Store(url=url, redis=redis, embedded=embedded)
+            finally:
+                await redis.aclose()
     finally:
         if embedded is not None:
             await asyncio.to_thread(embedded.close)

@@ -1,7 +1,7 @@
 """Looks at a running job several times a second, shows progress, and returns when there is nothing more to wait for.
 
 When nothing finishes for a while the endpoints are asked what is the matter, so that the display can name it. A store
-that does not answer is waited for; a private one that was killed is started again.
+that does not answer is waited for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from gristmill.cli._progress import STALL_S, Facts, Meter
 from gristmill.cli._session import Store
 from gristmill.cli._talk import Talk
 from gristmill.contract.lifecycle import TERMINAL, JobState, PauseReason
-from gristmill.embedded import EmbeddedStoreError
 from gristmill.preflight import Unusable, preflight
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.replies import JobSnapshot
@@ -129,7 +128,6 @@ class Watcher:
             snapshot = self.snapshot = await self._look_at_job()
             trouble = (await self._trouble() if self._trouble else "") or await self._named(snapshot)
         except OUTAGES as error:
-            await self._mend_store()
             if self.snapshot is not None:
                 self._show(self.snapshot, f"the store ({type(error).__name__})")
             return None
@@ -167,15 +165,6 @@ class Watcher:
         if own or self._wait is None or idle_s < STALL_S:
             return own
         return f"{self._wait.what}; nothing has finished for {idle_s:.0f} s"
-
-    async def _mend_store(self) -> None:
-        if self._store.embedded is None:
-            return
-        try:
-            await asyncio.to_thread(self._store.embedded.revive)
-        except EmbeddedStoreError as error:
-            self._talk.say(str(error))
-            await asyncio.sleep(PROBE_PERIOD_S)
 
     def _endpoints(self, snapshot: JobSnapshot) -> str:
         """What the endpoints say when nothing finishes; asked in the background."""
