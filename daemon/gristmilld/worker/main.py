@@ -18,7 +18,7 @@ from typing import Any
 
 from gristmill import loops
 from gristmill.contract.manifest import Manifest
-from gristmill.memory import keep_freed_blocks
+from gristmill.memory import keep_freed_blocks, look_rarely_for_cycles
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.store import connect
 from gristmilld import logs
@@ -46,6 +46,7 @@ QUICK_S = 0.0
 def run_worker(spec: WorkerSpec) -> int:
     """Work until told to stop; the process's exit code."""
     keep_freed_blocks()
+    look_rarely_for_cycles()
     logs.set_up(f"worker-{spec.slot}", log_format=spec.config.log_format, level=spec.config.log_level)
     ward = _open_ward(spec)
     return loops.run(_Worker(spec, ward).run())

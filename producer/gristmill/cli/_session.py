@@ -14,14 +14,13 @@ import msgspec
 from gristmill import loops
 from gristmill.cli._errors import BadUsageError, CliError, NeedsPersonError
 from gristmill.cli._options import StoreOptions
+from gristmill.memory import look_rarely_for_cycles
 
 if TYPE_CHECKING:
     from gristmill.embedded import EmbeddedStore
 
 BASE_URL_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
 KEY_VARIABLE = "OPENAI_API_KEY"
-YOUNG_OBJECTS = 20_000
-"""Results are many objects without a cycle: looking for cycles every 700 objects was a tenth of a collector's work."""
 
 
 class Store(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +79,7 @@ def api_key() -> str | None:
 
 def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Run `main` and return its exit code; what the queue, the store and the files raise becomes a sentence."""
-    gc.set_threshold(YOUNG_OBJECTS)
+    look_rarely_for_cycles()
     with sentences():
         return loops.run(main())
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import gc
 import importlib
 import os
 import signal
@@ -32,7 +31,7 @@ from gristmill.intake.feeder_store import patiently
 from gristmill.intake.lines_seen import Notice, Report
 from gristmill.intake.plan import Plan
 from gristmill.intake.source import identify
-from gristmill.memory import keep_freed_blocks
+from gristmill.memory import keep_freed_blocks, look_rarely_for_cycles
 from gristmill.queue.errors import QueueError
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.store import connect
@@ -40,12 +39,10 @@ from gristmill.queue.store import connect
 EXIT_OK, EXIT_OTHER, EXIT_INPUT = 0, 1, 2
 _PR_SET_PDEATHSIG = 1
 _MAX_SPEC_BYTES = 16 << 20
-_YOUNG_OBJECTS = 20_000
-"""A line makes a dozen objects and no cycle: looking for cycles every 700 objects was a tenth of the work."""
 
 
 def main() -> int:
-    gc.set_threshold(_YOUNG_OBJECTS)
+    look_rarely_for_cycles()
     keep_freed_blocks()
     line = _read_spec()
     if not line:  # whoever started us has nothing to feed
