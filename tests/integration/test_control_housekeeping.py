@@ -10,14 +10,17 @@ from tests.support.wait import wait_until
 
 from gristmill.contract import keys
 from gristmill.contract.lifecycle import JobState, PauseReason
-from gristmill.contract.manifest import Manifest
-from gristmill.queue import LeaseQueue, feedstats, registry
+from gristmill.contract.manifest import Manifest, Wishes
+from gristmill.queue import LeaseQueue, feedstats, registry, wishes
 from gristmill.queue.feedstats import FeedStats
 from gristmill.queue.replies import Role
+from gristmill.queue.wishes import Wish
 from gristmilld.clock import ManualClock
+from gristmilld.control import janitor
 from gristmilld.control.janitor import CANCEL_GRACE_S, LOOK_AGAIN_S, Janitor
 from gristmilld.control.reaper import GRAVE_VISITED_S, Reaper
 from gristmilld.control.storewatch import StoreWatch
+from gristmilld.control.wanting import MAX_FAILURES
 
 
 class House:
@@ -270,6 +273,30 @@ async def test_an_ended_job_is_forgotten_when_its_time_has_passed(redis, house):
     await house.janitor.sweep()
     assert await registry.list_jobs(redis) == []
     assert [key async for key in redis.scan_iter(match="gm:*")] == []
+
+
+@pytest.mark.parametrize("end", ["called", "given up", "a day later"])
+async def test_a_job_that_owes_a_call_is_kept_until_then(redis, house, monkeypatch, end: str):
+    """However short its time is: until its webhook has taken the call or is given up, at most a day longer."""
+    job = await ended_job(redis, keep_ms=0, wishes=Wishes(notify="http://127.0.0.1:9/hook"))
+    await house.janitor.sweep()
+    at_ms = await forget_at_ms(redis, job)
+
+    async def passed() -> bool:
+        return await registry.now_ms(redis) > at_ms + 1
+
+    await wait_until(passed, description="its time has passed")
+    await house.janitor.sweep()
+    await house.janitor.sweep()
+    assert (await job.snapshot()).state is JobState.COMPLETE
+    if end == "called":
+        await wishes.fulfil(redis, job.job, Wish.NOTIFY)
+    elif end == "given up":
+        await wishes.postpone(redis, job.job, Wish.NOTIFY, failed=MAX_FAILURES, not_before_ms=0)
+    else:
+        monkeypatch.setattr(janitor, "OWED_MS", 0)
+    await house.janitor.sweep()
+    assert await registry.list_jobs(redis) == []
 
 
 async def test_the_default_time_is_a_week(redis, house):

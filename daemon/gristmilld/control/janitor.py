@@ -4,8 +4,8 @@ Everything here is safe to repeat and to do twice at once, so each daemon does i
 lest they keep step. *Rounds* look at the jobs that workers look at. A *sweep*, less often, looks at all others, for
 what a client left half done when it died: a row without a job, an ended job with payload, a removal not finished, a
 running job that no worker can find. It also forgets jobs: one that has ended and whose results have all been collected
-is removed when its time (`Manifest.keep_ms`, from the first sweep that sees it so) has passed. Results that nobody has
-collected stay for ever.
+is removed when its time (`Manifest.keep_ms`, from the first sweep that sees it so) has passed; while its webhook has
+yet to be called, it stays for another day. Results that nobody has collected stay for ever.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from redis.asyncio import Redis
 from gristmill.contract.frame import FormatError
 from gristmill.contract.keys import JobKeys
 from gristmill.contract.lifecycle import TERMINAL, JobState
-from gristmill.queue import registry
+from gristmill.queue import registry, wishes
 from gristmill.queue.controlling import finish_removal
 from gristmill.queue.errors import JobNotFoundError
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.registry import JobRow
 from gristmill.queue.replies import JobSnapshot
+from gristmill.queue.wishes import Wish
 from gristmilld.clock import Clock
 from gristmilld.control.reaper import Reaper
 from gristmilld.control.storewatch import StoreWatch
+from gristmilld.control.wanting import is_open
 from gristmilld.control.watchdog import Watchdog
 from gristmilld.logs import fields
 
@@ -35,6 +37,8 @@ CANCEL_GRACE_S = 30.0
 """A job that is being cancelled waits so long for what is in flight."""
 LOOK_AGAIN_S = 300.0
 """A job that has ended is looked at this often, to see whether its results have been collected."""
+OWED_MS = 86_400_000
+"""Longer than all tries at a webhook; a store whose daemons call none forgets its jobs all the same."""
 
 
 class Janitor:
@@ -156,9 +160,18 @@ class Janitor:
                 await registry.keep_job(self._redis, row.job)
         elif row.forget_at_ms is None:
             await registry.keep_job_until(self._redis, row.job, seen.now_ms + seen.keep_ms)
-        elif row.forget_at_ms <= seen.now_ms:
+        elif row.forget_at_ms <= seen.now_ms and not await self._owes_a_call(queue, seen, row.forget_at_ms):
             await queue.remove()
             log.info("a job that was collected long ago is forgotten", extra=fields(job=row.job))
+
+    async def _owes_a_call(self, queue: LeaseQueue, seen: JobSnapshot, forget_at_ms: int) -> bool:
+        """Whether the job's webhook has not been called yet and may still be."""
+        if seen.now_ms - forget_at_ms > OWED_MS:
+            return False
+        manifest = await queue.manifest()
+        if manifest.wishes.notify is None:
+            return False
+        return is_open(Wish.NOTIFY, manifest, seen, await wishes.progress(self._redis, queue.job))
 
     async def _finish_removal(self, row: JobRow) -> None:
         """A job that says `deleting` can't be attached to any more, and its removal may have died half way.
