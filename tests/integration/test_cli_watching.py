@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -21,7 +22,9 @@ from gristmill.cli._session import Store
 from gristmill.cli._watching import Watcher, needs_somebody
 from gristmill.contract.lifecycle import PauseReason
 from gristmill.contract.manifest import Manifest
+from gristmill.neighbours import holder
 from gristmill.queue.leasequeue import LeaseQueue
+from gristmill.queue.replies import Role
 from gristmill.queue.store import connect
 
 
@@ -77,6 +80,20 @@ async def test_pause_for_a_person_ends_the_watch(redis: Redis):
     await queue.pause(PauseReason.CONFIG, "no key")
     async with asyncio.timeout(20):
         assert (await watching).detail == "no key"
+
+
+async def test_a_dead_feeder_is_named_at_once(redis: Redis):
+    """Its lease lives on, but its process, one of this machine, does not: nothing is waited for in vain."""
+    queue, views = await job(redis), Views()
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "")
+    await process.wait()
+    dead = holder("producer submit").rpartition(" ")[0] + f" {process.pid}"
+    assert (await queue.take_lease(Role.FEEDER, "t", dead, 60_000)).granted
+    await watcher(queue, redis, views).look()
+    assert views.seen[-1].waiting_for == "a feeder (lost at line 0)"
+    assert (await queue.take_lease(Role.FEEDER, "t", holder("producer submit"), 60_000, force=True)).granted
+    await watcher(queue, redis, views).look()
+    assert "lost" not in views.seen[-1].waiting_for
 
 
 async def test_store_that_is_away_is_named_and_waited_for(own_store: StoreProcess):

@@ -78,8 +78,10 @@ async def test_a_killed_feeder_of_this_machine_is_lost_now(tmp_path: Path, redis
     assert "state      running, feeder lost" in text
     assert "feeder lost at line" in text
     assert "\nfeeder     " not in text
+    assert f"{job}  running (feeder lost)" in producer("ls", "--redis", shared_store.url).stdout
     alive = holder("producer submit")
     assert (await queue.take_lease(Role.FEEDER, "t", alive, 60_000, force=True)).granted
     text = producer("status", job, "--redis", shared_store.url).stdout
     assert "state      running, feeding" in text
     assert f"feeder     {alive}" in text
+    assert "feeder lost" not in producer("ls", "--redis", shared_store.url).stdout

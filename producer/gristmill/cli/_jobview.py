@@ -194,7 +194,9 @@ def _most_first(by_class: dict[str, int]) -> list[tuple[str, int]]:
 def row(snapshot: JobSnapshot, manifest: Manifest) -> tuple[str, ...]:
     """One row of `producer ls`: job, state, done, failed, in flight, age, name."""
     total = f"{snapshot.n:,}" if snapshot.n is not None else f"{snapshot.prod:,}+"
-    state = f"{snapshot.state} ({snapshot.reason})" if snapshot.reason else str(snapshot.state)
+    lost = "feeder lost" if snapshot.feeder_lost and not manifest.wishes.detached else ""
+    why = snapshot.reason or lost
+    state = f"{snapshot.state} ({why})" if why else str(snapshot.state)
     age = format_duration(max(0, snapshot.now_ms - snapshot.created_at_ms) / 1000)
     done = f"{snapshot.done:,}/{total}"
     return (snapshot.job, state, done, f"{snapshot.failed:,}", f"{snapshot.in_flight:,}", age, manifest.name)

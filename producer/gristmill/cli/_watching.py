@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from gristmill.cli._jobs import without_the_dead
 from gristmill.cli._jobview import facts
 from gristmill.cli._progress import STALL_S, Facts, Meter
 from gristmill.cli._session import Store
@@ -137,10 +138,10 @@ class Watcher:
     async def _look_at_job(self) -> JobSnapshot:
         """A snapshot; a job whose deadline has passed is ended here, too: there may be no daemon to do it."""
         snapshot = await self._queue.snapshot()
-        if not snapshot.is_late or snapshot.state in TERMINAL:
-            return snapshot
-        await self._queue.expire()
-        return await self._queue.snapshot()
+        if snapshot.is_late and snapshot.state not in TERMINAL:
+            await self._queue.expire()
+            snapshot = await self._queue.snapshot()
+        return without_the_dead(snapshot)
 
     def _show(self, snapshot: JobSnapshot, trouble: str) -> None:
         carried = self._carried() if self._carried else place_of(snapshot).carried

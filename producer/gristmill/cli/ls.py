@@ -20,6 +20,7 @@ async def _ls(options: StoreOptions, as_json: bool) -> int:
     import json
 
     from gristmill.cli import _jobview
+    from gristmill.cli._jobs import look
     from gristmill.queue.errors import JobNotFoundError
     from gristmill.queue.leasequeue import LeaseQueue
     from gristmill.queue.registry import list_jobs
@@ -29,7 +30,7 @@ async def _ls(options: StoreOptions, as_json: bool) -> int:
         for listed in await list_jobs(store.redis):
             try:
                 queue = await LeaseQueue.attach(store.redis, listed.job)
-                found.append((await queue.snapshot(), await queue.manifest()))
+                found.append((await look(queue), await queue.manifest()))
             except JobNotFoundError:  # just made or just removed
                 continue
     found.sort(key=lambda pair: pair[0].created_at_ms)
