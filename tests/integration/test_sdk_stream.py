@@ -155,6 +155,18 @@ async def test_given_pictures_arrive_upright_and_plain_and_are_let_go():
     await store.close()
 
 
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP"])
+async def test_given_bytes_that_are_fit_are_sent_byte_for_byte(format_):
+    """Nothing is lost by encoding them once more, and no encoder is started for them."""
+    data = pictures.saved(pictures.quarters(), format_)
+    hopper, entries, store = await made()
+    pull([[{"type": "image", "value": data}, {"type": "text", "value": "?"}]], hopper, shape)
+    (entry,) = await everything(entries)
+    assert list(entry.blobs.values()) == [data]
+    assert store.stats.pictures == 0
+    await store.close()
+
+
 async def test_a_given_picture_that_is_no_good_is_refused_in_its_place():
     """Damaged bytes, an image that was closed, one beyond the limit: each is a bad_image that names its place."""
     closed = Image.open(io.BytesIO(pictures.saved(pictures.quarters(), "PNG")))
