@@ -5,6 +5,7 @@ Every server has its folder and its log; `kill` is kill -9. Give servers back wi
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -23,7 +24,7 @@ from gristmill.contract.keys import JobKeys
 from tests.support.store import server_binary
 
 SERVICE = "mill"
-DOWN_MS = 700
+DOWN_MS = int(os.environ.get("GRISTMILL_HA_DOWN_MS", "700"))
 """A server that is silent for so long counts as dead."""
 
 
@@ -51,12 +52,12 @@ def until(fact: Callable[[], Any], what: str, timeout_s: float = 30) -> Any:
 class Server:
     """One server on a port of loopback."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, password: str = "") -> None:
         self.dir = Path(tempfile.mkdtemp(prefix="gm-ha-"))
         self.port = free_port()
         self.options = options
         self.process: subprocess.Popen[bytes] | None = None
-        self.client = Redis(port=self.port, socket_timeout=5)
+        self.client = Redis(port=self.port, socket_timeout=5, password=password or None)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -101,21 +102,28 @@ class SentinelStore:
 
     Args:
         options: of both servers.
+        password: of both servers; the sentinel's is PASSWORD-too.
     """
 
-    def __init__(self, *options: str) -> None:
-        self.servers = [Server(*options), Server(*options)]
-        self.sentinel = _Sentinel()
+    def __init__(self, *options: str, password: str = "") -> None:
+        if password:
+            options = (*options, "--requirepass", password, "--masterauth", password)
+        self.servers = [Server(*options, password=password), Server(*options, password=password)]
+        self.sentinel = _Sentinel(password=password and f"{password}-too")
+        self._password = password
 
     @property
     def url(self) -> str:
-        return f"redis+sentinel://127.0.0.1:{self.sentinel.port}/{SERVICE}"
+        where = f"127.0.0.1:{self.sentinel.port}/{SERVICE}"
+        if not self._password:
+            return f"redis+sentinel://{where}"
+        return f"redis+sentinel://:{self._password}@{where}?sentinel_password={self._password}-too"
 
     def start(self) -> SentinelStore:
         primary, replica = (server.start() for server in self.servers)
         replica.client.replicaof(*primary.address)
         until(lambda: _follows(replica), "the replica follows")
-        self.sentinel.watch(primary.port)
+        self.sentinel.watch(primary.port, self._password)
         until(lambda: self.sentinel.client.sentinel_master(SERVICE)["num-slaves"] == 1, "the sentinel knows both")
         return self
 
@@ -147,13 +155,14 @@ class SentinelStore:
 
 
 class _Sentinel(Server):
-    def watch(self, port: int) -> None:
+    def watch(self, port: int, password: str) -> None:
         file = self.dir / "sentinel.conf"
         file.write_text(
             f"port {self.port}\nbind 127.0.0.1\ndir {self.dir}\nlogfile {self.dir}/log\n"
             f"sentinel monitor {SERVICE} 127.0.0.1 {port} 1\n"
             f"sentinel down-after-milliseconds {SERVICE} {DOWN_MS}\n"
             f"sentinel failover-timeout {SERVICE} 3000\n"
+            + (f"sentinel auth-pass {SERVICE} {password}\nrequirepass {password}-too\n" if password else "")
         )
         argv = [server_binary(), str(file), "--sentinel"]
         self.process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -35,6 +35,7 @@ from gristmill.queue.errors import JobNotFoundError
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.registry import live_daemons
 from gristmill.queue.replies import JobSnapshot, Role
+from gristmill.queue.store import OUTAGES
 
 DURABLE_ASK_MS = 2000
 """Shorter than the time-out of a call that waits for two places."""
@@ -86,19 +87,26 @@ async def make_durable(queue: LeaseQueue) -> None:
     """Wait until the job is on the store's disk, and on a replica where there is one; visibly, but not for ever.
 
     Raises:
-        NeedsPersonError: it is in the store, but does not get there.
+        NeedsPersonError: it does not get there.
     """
-    since_s, told = time.monotonic(), False
-    while missing := await queue.lacking(DURABLE_ASK_MS):
-        places = " and ".join(missing)
+    since_s, told = time.monotonic(), ""
+    while missing := await _lacking(queue):
+        if missing != told:
+            say(f"waiting for {missing}")
+            told = missing
         if time.monotonic() - since_s > DURABLE_PATIENCE_S:
             raise NeedsPersonError(
-                f"job {queue.job} is in the store, but after {DURABLE_PATIENCE_S:g} s not yet on {places}: look at its "
-                "disk (appendfsync must not be `no`) and its replicas; the same command asks again"
+                f"job {queue.job} is not safe yet, after {DURABLE_PATIENCE_S:g} s of waiting for {missing}: look at "
+                "the store's disk (appendfsync must not be `no`) and its replicas; the same command asks again"
             )
-        if not told:
-            say(f"waiting for {places}")
-            told = True
+
+
+async def _lacking(queue: LeaseQueue) -> str:
+    """What the job's safety waits for, in words; empty when it is safe."""
+    try:
+        return " and ".join(await queue.lacking(DURABLE_ASK_MS))
+    except OUTAGES:
+        return "the store to answer"
 
 
 async def tell_daemons(store: Store, pool: str) -> None:

@@ -21,7 +21,7 @@ from redis._parsers import BaseParser
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, ReadOnlyError
+from redis.exceptions import AuthenticationError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.typing import EncodableT
@@ -31,7 +31,7 @@ T = TypeVar("T")
 READ_BYTES = 1 << 20
 
 
-class NoReplicasError(ReadOnlyError):
+class NoReplicasError(ResponseError):
     """The primary takes no writes, since too few replicas follow it."""
 
 

@@ -36,10 +36,12 @@ async def stage(handle: Handle, token: str, fields: Mapping[bytes | str, bytes])
         if chunk:
             pipe.execute_command("HSET", key, *chunk)
         pipe.expire(key, STAGE_TTL_S)
-        try:
-            await pipe.execute()
-        except OutOfMemoryError:
-            raise StoreFullError from None
+        replies = await pipe.execute(raise_on_error=False)  # else the library puts the command into the error's text
+    for reply in replies:
+        if isinstance(reply, OutOfMemoryError):
+            raise StoreFullError
+        if isinstance(reply, Exception):
+            raise reply
     return total
 
 

@@ -20,7 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from gristmill.contract.storeurl import FORMS, Cluster, Host, Sentinels, parse_store_url, shown
 from gristmill.queue.cluster import REPEATED, ClusterRedis, each_primary
-from gristmill.queue.connection import PROMPT, PatientRetry, refusal
+from gristmill.queue.connection import PROMPT, NoReplicasError, PatientRetry, refusal
 from gristmill.queue.errors import StoreError
 from gristmill.queue.primary import FOLLOWING, FollowingPool, Primary
 from gristmill.queue.topology import Topology
@@ -40,7 +40,8 @@ __all__ = [
 OUTAGES: tuple[type[Exception], ...] = (
     RedisConnectionError,  # also: loading its data set
     RedisTimeoutError,
-    ReadOnlyError,  # also: too few replicas
+    ReadOnlyError,
+    NoReplicasError,
     AskError,  # also: moved
     TryAgainError,
     ClusterDownError,  # also: master down
