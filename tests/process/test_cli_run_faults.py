@@ -111,6 +111,19 @@ def test_daemon_that_dies(desk: Desk, standin: StandinProcess):
     desk.assert_complete(300)
 
 
+def test_worker_that_dies(desk: Desk, standin: StandinProcess):
+    """The run says so, with the signal, when it happens, and ends well."""
+    write_requests(desk.input, 300)
+    standin.control(latency="0.2")
+    with desk.start("--concurrency", 20) as running:
+        wait_until_sync(half_done(desk), description="some results are durable")
+        (worker,) = [p for p in running.descendants() if "gm-worker-0" in Path(f"/proc/{p}/comm").read_text()]
+        os.kill(worker, signal.SIGKILL)
+        running.wait_for_line("worker-0 crashed (SIGKILL); it starts again in ")
+        assert running.wait() == 0
+    desk.assert_complete(300)
+
+
 def test_daemon_that_dies_again_and_again(desk: Desk, standin: StandinProcess):
     """Without progress in between it is given up: exit 3 with the end of its log, and the same command completes."""
     write_requests(desk.input, 50)

@@ -7,6 +7,7 @@ in between, is given up.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 from asyncio.subprocess import Process
@@ -16,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from gristmill.cli import _children
+from gristmill.cli._daemonlog import DaemonLog
 from gristmill.cli._errors import ExitCode
 from gristmill.queue.errors import JobNotFoundError
 from gristmill.queue.leasequeue import LeaseQueue
@@ -37,7 +39,7 @@ class DaemonKeeper:
     Args:
         start: starts a daemon.
         queue: the job, to give back what a dead daemon's workers held.
-        tell: says what happened, above the progress.
+        tell: says what happened, above the progress; also what the daemon's supervisor warns of.
         log: the file that the daemon writes to.
     """
 
@@ -53,6 +55,14 @@ class DaemonKeeper:
 
     async def run(self) -> DaemonEnd | None:
         """Keep a daemon running; why it was given up, or None when it was stopped."""
+        listening = asyncio.create_task(DaemonLog(self._log, self._tell).follow())
+        try:
+            return await self._keep()
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    async def _keep(self) -> DaemonEnd | None:
         deaths, best = 0, 0
         while True:
             self._process = await self._start()
