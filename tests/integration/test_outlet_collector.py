@@ -19,10 +19,10 @@ from gristmill.contract import record as records
 from gristmill.contract.failure import FailureClass
 from gristmill.contract.frame import FormatError
 from gristmill.contract.lifecycle import JobState
-from gristmill.outlet import segments
+from gristmill.outlet import collector, segments
 from gristmill.outlet.assemble import Grower, finish
 from gristmill.outlet.collector import Collected, Until, collect
-from gristmill.outlet.errors import CollectorBusyError, DiskError, LeaseLostError
+from gristmill.outlet.errors import CollectorBusyError, DamagedError, DiskError, LeaseLostError
 from gristmill.outlet.events import Event, Progress, RolledBack, StoreBack, StoreWait
 from gristmill.outlet.peek import peek
 from gristmill.outlet.proof import prove
@@ -249,14 +249,48 @@ async def test_a_removed_job_is_an_error(redis: Redis, tmp_path: Path):
             await collecting
 
 
-async def test_a_damaged_record_is_an_error_and_nothing_is_acked(redis: Redis, tmp_path: Path):
-    """Another version's record must not become half a line."""
-    queue = await job_of(redis, 1)
-    await queue.claim("w", 1, 1 << 20, 30_000, believed=True, suspects=False)
-    good = records.encode(record(0))
-    await queue.commit("w", [Finished(0, 0, good[: records.HEADER_BYTES] + b"\xc1")], [])
+async def spoilt(queue: LeaseQueue, index: int, data: bytes) -> None:
+    """Have another result in the store than was committed."""
+    await queue._handle.redis.hset(queue.keys.block(index // queue.block_size), str(index), data)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x01K", records.encode(record(0))[: records.HEADER_BYTES] + b"\xc1"])
+async def test_a_damaged_record_holds_back_no_other(redis: Redis, tmp_path: Path, data: bytes):
+    """The others are durable and acked; at the end of the job an error names it, and it is where it was. Who only takes
+    what is there is told how many there are."""
+    queue = await job_of(redis, 40)
+    await answer(queue, range(40))
+    await spoilt(queue, 17, data)
     with begun(tmp_path / "out", queue.job) as work:
-        with pytest.raises(FormatError, match="damaged record"):
+        with pytest.raises(DamagedError, match=r"request 17 is damaged .* all others are kept"):
+            await collect(queue, work, token="c")
+        assert (await queue.snapshot()).acked == 39
+        assert sorted(work.ledger.absent(range(40))) == [17]
+        done = await collect(queue, work, token="c", until=Until.DRAINED)
+        assert (done.new, done.damaged, done.finished) == (0, 1, True)
+
+
+async def test_many_damaged_records_stop_the_collector_at_once(
+    redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """They would be read again and again, and something is wrong with the store."""
+    monkeypatch.setattr(collector, "MAX_DAMAGED", 2)
+    queue = await job_of(redis, 10)
+    await answer(queue, range(9))
+    for index in range(3):
+        await spoilt(queue, index, b"\x01")
+    many = pytest.raises(DamagedError, match=r"3 results \(0, 1, 2\) are damaged")
+    with begun(tmp_path / "out", queue.job) as work, many:
+        await collect(queue, work, token="c")
+
+
+async def test_a_record_of_another_version_stops_the_collector(redis: Redis, tmp_path: Path):
+    """It is not damaged: a newer program can read it. Nothing is acked."""
+    queue = await job_of(redis, 2)
+    await answer(queue, range(2))
+    await spoilt(queue, 1, b"\x63" + records.encode(record(1))[1:])
+    with begun(tmp_path / "out", queue.job) as work:
+        with pytest.raises(FormatError, match="record of version 63"):
             await collect(queue, work, token="c")
         assert (await queue.snapshot()).acked == 0
 

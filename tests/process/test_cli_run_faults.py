@@ -12,6 +12,7 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+from redis import Redis
 from tests.support.cli import Background, command, environment, producer, write_requests
 from tests.support.desk import Desk, desk, half_done, shared_standin, standin
 from tests.support.standin import StandinProcess
@@ -185,6 +186,35 @@ def test_second_ctrl_c_quits_at_once(desk: Desk, standin: StandinProcess):
         os.kill(running.pid, signal.SIGINT)
         assert running.wait(timeout_s=5) == 130
         wait_until_sync(lambda: not any(map(running.alive, children)), description="no child lives")
+
+
+def test_damaged_result(desk: Desk, standin: StandinProcess):
+    """Exit 3 with its index, and everything else in OUT.gm; the same command sends that request again, and no other."""
+    write_requests(desk.input, 30)
+    standin.control(latency="0.05")
+    with desk.start("--concurrency", 4) as running:
+        wait_until_sync(half_done(desk), description="some results are durable")
+        os.kill(running.pid, signal.SIGSTOP)  # nobody collects now
+        address = (desk.state / "store" / "socket").read_text()
+        with Redis.from_url(f"unix://{address}") as store:
+            wait_until_sync(lambda: all_answered(store, 30), description="all are answered")
+            block = next(store.scan_iter("gm:*:r:*"))
+            index = max(field for field in store.hkeys(block) if field != b"#")
+            store.hset(block, index, b"\x01?")
+        os.kill(running.pid, signal.SIGCONT)
+        assert running.wait() == 3
+    assert f"the result of request {index.decode()} is damaged in the store" in running.stderr
+    sent = standin.stats["requests"]
+    again = desk.run()
+    assert again.returncode == 0
+    assert "1 results of the run before are damaged" in again.stderr
+    assert standin.stats["requests"] == sent + 1
+    desk.assert_complete(30)
+
+
+def all_answered(store: Redis, n: int) -> bool:
+    """Whether the only job in `store` has `n` results."""
+    return [store.hget(key, "done") for key in store.scan_iter("gm:*:m")] == [b"%d" % n]
 
 
 def test_full_disk(desk: Desk, standin: StandinProcess, own_store: StoreProcess):

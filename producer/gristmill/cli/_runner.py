@@ -191,6 +191,8 @@ class _Run:
             )
             if done.new:
                 say(f"{done.new:,} results of the run before were still in the store")
+            if done.damaged:
+                say(f"{done.damaged:,} results of the run before are damaged; their requests are sent again")
             await queue.remove()
 
     # --- the job

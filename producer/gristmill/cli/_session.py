@@ -105,11 +105,11 @@ def _sentence(error: Exception) -> CliError | None:
 
     from gristmill.contract.frame import FormatError
     from gristmill.intake.errors import FeedError, InputError
-    from gristmill.outlet.errors import DiskError, OutletError, ProofError
+    from gristmill.outlet.errors import DamagedError, DiskError, OutletError, ProofError
     from gristmill.queue.errors import QueueError
 
     match error:
-        case DiskError():
+        case DiskError() | DamagedError():
             return NeedsPersonError(str(error))
         case ProofError() | FeedError():
             return CliError(str(error))

@@ -30,6 +30,10 @@ HEADER_BYTES = _HEADER.size
 _MAX_U32 = 0xFFFFFFFF
 
 
+class DamagedRecordError(FormatError):
+    """A record of our version that is not as it was written."""
+
+
 class Detail(msgspec.Struct, frozen=True, array_like=True):
     """What the collector writes about a result, beside the header.
 
@@ -92,14 +96,17 @@ def decode(data: bytes) -> Record:
     """The record in `data`.
 
     Raises:
-        FormatError: unknown version, or damaged bytes.
+        FormatError: unknown version.
+        DamagedRecordError: damaged bytes.
     """
-    if len(data) < HEADER_BYTES or data[0] != VERSION:
+    if data and data[0] != VERSION:
         raise version_error("record", data, VERSION)
+    if len(data) < HEADER_BYTES:
+        raise DamagedRecordError(f"damaged record of {len(data)} bytes")
     _, status, code, attempts, prompt_tokens, completion_tokens = _HEADER.unpack_from(data)
     try:
         detail = _decoder.decode(memoryview(data)[HEADER_BYTES:])
         cls = None if status == b"K" else CLASSES[code]
     except (msgspec.MsgspecError, KeyError) as error:
-        raise FormatError(f"damaged record of {len(data)} bytes") from error
+        raise DamagedRecordError(f"damaged record of {len(data)} bytes") from error
     return Record(cls, attempts, prompt_tokens, completion_tokens, detail)

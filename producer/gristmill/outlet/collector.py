@@ -6,6 +6,9 @@ waits 20-250 ms when little comes, and not at all when a round was full.
 
 Whatever dies: what was read and not yet durable is still in the store, what is durable and not yet acked is read again
 and only acked, since the ledger knows the ordinal. So every result ends up in the ledger exactly once.
+
+A record that is damaged is left where it is, unacked, and the others are taken; who collects to the end is told at the
+end. One of another version stops the collector at once: a newer one can read it.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ import msgspec
 
 from gristmill.contract.failure import CODES
 from gristmill.contract.lifecycle import TERMINAL, JobState
-from gristmill.contract.record import Record
+from gristmill.contract.record import DamagedRecordError, Record
 from gristmill.contract.record import decode as decode_record
-from gristmill.outlet.errors import LeaseLostError
+from gristmill.outlet.errors import DamagedError, LeaseLostError
 from gristmill.outlet.events import Event, Progress, Report, RolledBack
 from gristmill.outlet.lease import CollectorLease
 from gristmill.outlet.lines import encode_line, request_key, result_number
@@ -36,6 +39,8 @@ T = TypeVar("T")
 Blocks = Mapping[int, Mapping[int, bytes]]
 
 ROUND_BYTES = 8 << 20
+MAX_DAMAGED = 100
+"""With more damaged records than that, something is wrong with the store, and the collector stops at once."""
 LEASE_TTL_MS = 30_000
 _GATHER_S = 0.1
 _FIRST_IDLE_S = 0.02
@@ -62,6 +67,7 @@ class Collected(msgspec.Struct, frozen=True):
         rolled_back: the store lost a suffix meanwhile, or may have (results were read again, or acked and unknown), so
             its count of failures may differ from the lines.
         finished: the end that `until` asked for was reached (else it was stopped).
+        damaged: records that can't be read; they are still in the store.
     """
 
     state: JobState | None
@@ -70,6 +76,7 @@ class Collected(msgspec.Struct, frozen=True):
     acked: int
     rolled_back: bool
     finished: bool
+    damaged: int = 0
 
 
 def _ignore(_: Event) -> None:
@@ -106,7 +113,9 @@ async def collect(
         CollectorBusyError: another collector holds the lease, and `take` is not set.
         LeaseLostError: another collector took it while we worked.
         JobNotFoundError: the job was removed.
-        FormatError: a record of another version, or a damaged one.
+        FormatError: a record of another version.
+        DamagedError: records are damaged; raised at the end of the job, when all others are durable and acked, or when
+            there are too many of them. Not when it is `until` drained: then they are counted.
         DiskError: not durable; nothing of it was acked. Open the work anew to go on.
     """
     stop = stop or asyncio.Event()
@@ -152,11 +161,17 @@ class _Collector:
         self._state: JobState | None = None
         self._new = self._repeated = self._acked = self._unknown = 0
         self._rolled_back = False
+        self._damaged: dict[int, int] = {}
+        """Size of each record that can't be read, by index."""
 
     def result(self, *, finished: bool) -> Collected:
         self._look_for_rollback()
         doubtful = self._rolled_back or self._repeated > 0 or self._unknown > 0
-        return Collected(self._state, self._new, self._repeated, self._acked, doubtful, finished)
+        if self._damaged and finished and self._until is Until.FINISHED:
+            raise DamagedError(self._queue.job, sorted(self._damaged))
+        return Collected(
+            self._state, self._new, self._repeated, self._acked, doubtful, finished, damaged=len(self._damaged)
+        )
 
     async def run(self) -> Collected:
         idle_s = _FIRST_IDLE_S
@@ -180,7 +195,11 @@ class _Collector:
             raise LeaseLostError(self._queue.job)
         blocks = await self.patience.call(lambda: self._queue.read_blocks(self._round_bytes))
         self._look_for_rollback()
-        return blocks
+        return self._without_damaged(blocks) if self._damaged else blocks
+
+    def _without_damaged(self, blocks: Blocks) -> Blocks:
+        left = {b: {i: r for i, r in records.items() if i not in self._damaged} for b, records in blocks.items()}
+        return {block: records for block, records in left.items() if records}
 
     def _look_for_rollback(self) -> None:
         if self._queue.rolled_back:
@@ -210,6 +229,9 @@ class _Collector:
 
     async def _round(self, blocks: Blocks) -> None:
         new = await _in_thread(lambda: self._store(blocks))
+        if len(self._damaged) > MAX_DAMAGED or sum(self._damaged.values()) * 2 > self._round_bytes:
+            raise DamagedError(self._queue.job, sorted(self._damaged))
+        blocks = self._without_damaged(blocks) if self._damaged else blocks
         self._new += new
         self._repeated += sum(map(len, blocks.values())) - new
         self._tell()
@@ -223,16 +245,27 @@ class _Collector:
         """
         job = self._queue.job
         records: dict[int, Record] = {}
+        legible = 0
         for block in blocks.values():
-            for data in block.values():
-                record = decode_record(data)
-                records.setdefault(record.detail.ordinal, record)
+            for index, data in block.items():
+                record = self._legible(index, data)
+                if record is not None:
+                    legible += 1
+                    records.setdefault(record.detail.ordinal, record)
         new = self._ledger.append([_entry(job, records[ordinal]) for ordinal in self._ledger.absent(records)])
-        if new < sum(map(len, blocks.values())):
+        if new < legible:
             self._work.doubt()
         if self._grow is not None:
             self._grow()
         return new
+
+    def _legible(self, index: int, data: bytes) -> Record | None:
+        """The record; None, and a note of it, when it is damaged."""
+        try:
+            return decode_record(data)
+        except DamagedRecordError:
+            self._damaged[index] = len(data)
+            return None
 
     async def _let_grow(self) -> None:
         """Carried lines may be ready although no result came."""

@@ -6,6 +6,7 @@ OutletError
 ├── DiskError            the disk is full, broken or not writable
 ├── CollectorBusyError   another collector holds the job's lease
 ├── LeaseLostError       another collector has taken the lease over
+├── DamagedError         results in the store cannot be read
 └── ProofError           the counts at the end do not agree
 
 Each message is one sentence for a person: what, where, and what to do.
@@ -87,6 +88,23 @@ class LeaseLostError(OutletError):
 
     def __init__(self, job: str) -> None:
         super().__init__(f"job {job}: another collector has taken over; `producer status {job}` names it")
+
+
+class DamagedError(OutletError):
+    """Results in the store cannot be read. All others are durable; these are still where they were.
+
+    Attributes:
+        indices: theirs, in the job.
+    """
+
+    def __init__(self, job: str, indices: list[int]) -> None:
+        some = ", ".join(map(str, indices[:5])) + (", ..." if len(indices) > 5 else "")
+        what = f"the result of request {some} is" if len(indices) == 1 else f"{len(indices)} results ({some}) are"
+        super().__init__(
+            f"job {job}: {what} damaged in the store and can't be read; all others are kept. `producer run` over the "
+            f"same OUT sends what is missing (a submitted job is removed first: `producer rm {job}`)"
+        )
+        self.indices = indices
 
 
 class ProofError(OutletError):
