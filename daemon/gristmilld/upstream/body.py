@@ -16,7 +16,7 @@ import pybase64
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-CHUNK_BYTES = 3 << 16
+CHUNK_BYTES = 3 << 17
 """A multiple of 3, so that the base64 of the chunks is the base64 of the whole."""
 WHOLE_BYTES = 1 << 18
 """Bodies without pictures up to this size are sent in one go."""

@@ -117,13 +117,13 @@ class Connection(asyncio.Protocol):
         ready: list[bytes | memoryview] = [b"%b%d\r\n\r\n" % (head, body.size)]
         size = 0
         for part in body.parts():
-            ready.append(part)
-            size += len(part)
-            if size >= _WRITE_BYTES:
+            if size >= _WRITE_BYTES:  # before the next part, so that a short last one goes along
                 await self._write(ready)
                 ready, size = [], 0
             if waiter.done():
                 return
+            ready.append(part)
+            size += len(part)
         await self._write(ready)
         body.drop()
         self._written = True

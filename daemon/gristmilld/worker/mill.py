@@ -214,6 +214,9 @@ class Mill:
     def _dispatch(self, session: Session, taken: Iterable[Taken]) -> None:
         works = [Work(session, *pair) for one in taken if (pair := self._open(session, one))]
         session.on_trial(len(works))
+        for work in works:
+            if work.request.images:
+                self._payloads.expect(session.queue, work.claimed.run, work.request)
         self._lanes.add(works)
 
     def _open(self, session: Session, taken: Taken) -> tuple[Claimed, Request] | None:

@@ -4,10 +4,9 @@ Pictures are what fills a worker's memory, so their bytes pass a gate: a request
 and leaves when the last byte is on its way to the server, however long the answer takes. A thousand requests can be in
 flight while the pictures of a few are in memory; one that is tried again brings its pictures once more.
 
-Pictures that lie in the store are asked for together: all that the requests of one turn of the loop want go out in one
-round trip, and hot ones are kept for a while, up to a number of bytes. Pictures by reference are read from the file,
-beneath the roots that this daemon allows and without following a link out of them; a file that is not the one the
-producer saw is the request's own failure.
+Pictures that lie in the store are fetched in batches, see `gristmilld.worker.stored`. Pictures by reference are read
+from the file, beneath the roots that this daemon allows and without following a link out of them; a file that is not
+the one the producer saw is the request's own failure.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -25,18 +24,14 @@ from gristmill.contract.frame import Image, Request
 from gristmill.paths import opened_path
 from gristmill.queue import LeaseQueue
 from gristmilld.upstream.body import Body
+from gristmilld.worker.stored import StoredPictures
 
-CACHE_BYTES = 64 << 20
 Bytes = bytes | bytearray
 _MOST_CACHED_BYTES = 2 << 20
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 """Linux: read what is in the cache, or fail at once."""
 _OPENING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 """Without O_NONBLOCK a pipe in place of a picture would hold us up."""
-
-
-class PayloadGoneError(Exception):
-    """The store does not hold a picture of a frame that it holds: the run is damaged."""
 
 
 class Gate:
@@ -88,8 +83,14 @@ class Payloads:
     def __init__(self, allowed_roots: Iterable[str], limit_bytes: int) -> None:
         self._roots = [Path(root).resolve() for root in allowed_roots]
         self._prefixes = tuple(str(root).rstrip("/") + "/" for root in self._roots)
-        self._stored = _StoredPictures()
+        self._stored = StoredPictures()
         self.gate = Gate(limit_bytes)
+
+    def expect(self, queue: LeaseQueue, run: int, request: Request) -> None:
+        """`request` was claimed, and its body will be wanted soon."""
+        for image in request.images:
+            if image.path is None:
+                self._stored.expect(queue, run, image.digest, image.size)
 
     async def body(self, queue: LeaseQueue, run: int, request: Request) -> Body | Failure:
         """The body of `request`, or why one of its pictures cannot be sent. Use it as a context, and once.
@@ -129,68 +130,6 @@ class Payloads:
                 return data
             pictures.append(data)
         return pictures
-
-
-class _StoredPictures:
-    """Pictures of payload runs: fetched in batches, the latest kept."""
-
-    def __init__(self) -> None:
-        self._cache: OrderedDict[tuple[str, int, str], bytes] = OrderedDict()
-        self._cached_bytes = 0
-        self._wanted: dict[tuple[LeaseQueue, int], dict[str, asyncio.Future[bytes]]] = {}
-        self._fetches: set[asyncio.Task[None]] = set()
-
-    async def get(self, queue: LeaseQueue, run: int, digest: str) -> bytes:
-        """One picture.
-
-        Raises:
-            PayloadGoneError, or one of `OUTAGES`.
-        """
-        key = (queue.job, run, digest)
-        data = self._cache.get(key)
-        if data is not None:
-            self._cache.move_to_end(key)
-            return data
-        return await asyncio.shield(self._want(queue, run, digest))
-
-    def _want(self, queue: LeaseQueue, run: int, digest: str) -> asyncio.Future[bytes]:
-        """The future of a picture; all that are wanted before the loop turns are fetched together."""
-        loop = asyncio.get_running_loop()
-        if (queue, run) not in self._wanted:
-            self._wanted[queue, run] = {}
-            loop.call_soon(self._start, queue, run)
-        wanted = self._wanted[queue, run]
-        if digest not in wanted:
-            wanted[digest] = loop.create_future()
-        return wanted[digest]
-
-    def _start(self, queue: LeaseQueue, run: int) -> None:
-        task = asyncio.get_running_loop().create_task(self._fetch(queue, run, self._wanted.pop((queue, run))))
-        self._fetches.add(task)
-        task.add_done_callback(self._fetches.discard)
-
-    async def _fetch(self, queue: LeaseQueue, run: int, wanted: dict[str, asyncio.Future[bytes]]) -> None:
-        try:
-            pictures = await queue.fetch_images(run, list(wanted))
-        except Exception as error:  # noqa: BLE001 - each waiter gets it, and decides
-            for future in wanted.values():
-                future.set_exception(error)
-                future.exception()  # a waiter that has left meanwhile need not look
-            return
-        for (digest, future), data in zip(wanted.items(), pictures, strict=True):
-            if data is None:
-                future.set_exception(PayloadGoneError(f"picture {digest} of run {run}"))
-                future.exception()
-            else:
-                self._keep((queue.job, run, digest), data)
-                future.set_result(data)
-
-    def _keep(self, key: tuple[str, int, str], data: bytes) -> None:
-        self._cache[key] = data
-        self._cached_bytes += len(data)
-        while self._cached_bytes > CACHE_BYTES:
-            _, dropped = self._cache.popitem(last=False)
-            self._cached_bytes -= len(dropped)
 
 
 def read_cached(image: Image, prefixes: tuple[str, ...]) -> bytearray | None:

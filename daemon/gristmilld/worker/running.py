@@ -12,7 +12,8 @@ from gristmill.queue.replies import Claimed
 from gristmill.queue.store import OUTAGES
 from gristmilld.logs import fields
 from gristmilld.worker.attempt import Caller, Outcome, Terms
-from gristmilld.worker.payload import PayloadGoneError, Payloads
+from gristmilld.worker.payload import Payloads
+from gristmilld.worker.stored import PayloadGoneError
 
 log = logging.getLogger(__name__)
 

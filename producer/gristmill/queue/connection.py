@@ -26,9 +26,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.typing import EncodableT
 
+from gristmill.queue.pieces import in_pieces
+
 T = TypeVar("T")
 
 READ_BYTES = 1 << 20
+LARGE_BYTES = 1 << 14
+"""From here on a word is sent from where it lies."""
 
 
 class NoReplicasError(ResponseError):
@@ -90,19 +94,25 @@ class _PromptMixin(AbstractConnection):
     """Bounds a write by `asyncio.timeout`, which keeps a cancellation; the library's own bound is switched off.
 
     And packs commands by one join, since the library joins anew for each argument, which was most of a feeder's cost;
-    and reads what is there, not 64 KB of it: the rest would be moved up for each piece.
+    large words are not even copied once. And reads what is there, as it comes (see `pieces`).
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"socket_read_size": READ_BYTES, **options})
 
+    async def _connect(self) -> None:
+        await super()._connect()  # type: ignore[safe-super, no-untyped-call]  # untyped, and what this is mixed into has it
+        assert self._reader is not None
+        in_pieces(self._reader)
+
     def pack_command(self, *args: EncodableT) -> list[bytes]:
-        """The command as it is sent, in one piece."""
+        """The command as it is sent; see `pack_commands`."""
         return self.pack_commands((args,))
 
     def pack_commands(self, commands: Iterable[Iterable[EncodableT]]) -> list[bytes]:
-        """The commands of a pipeline as they are sent, in one piece; each copied once."""
+        """The commands of a pipeline as they are sent: in one piece, but for large words, which are not copied."""
         encode = cast("Callable[[Any], bytes]", self.encoder.encode)
+        pieces: list[bytes] = []
         parts: list[bytes] = []
         for command in commands:
             name, *args = command
@@ -111,8 +121,13 @@ class _PromptMixin(AbstractConnection):
             parts.append(b"*%d\r\n" % len(words))
             for word in words:
                 data = word if type(word) is bytes else b"%d" % word if type(word) is int else encode(word)
-                parts += (b"$%d\r\n" % len(data), data, b"\r\n")
-        return [b"".join(parts)]
+                if len(data) >= LARGE_BYTES:
+                    pieces += (b"%b$%d\r\n" % (b"".join(parts), len(data)), data)
+                    parts = [b"\r\n"]
+                else:
+                    parts += (b"$%d\r\n" % len(data), data, b"\r\n")
+        pieces.append(b"".join(parts))
+        return pieces
 
     async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
         if not self.is_connected:
