@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from gristmill.contract.manifest import Manifest
-from gristmill.intake.errors import InputError
+from gristmill.intake.errors import FeedError, InputError
 from gristmill.intake.failed import failed_requests
 from gristmill.intake.options import Recipe
+from gristmill.intake.skipped import with_skipped
 from gristmill.intake.source import require_unchanged
 from gristmill.outlet.errors import disk
-from gristmill.outlet.failures import failures
+from gristmill.outlet.failures import failed_lines
 from gristmill.outlet.files import sync_folder, write_file
+from gristmill.outlet.lines import Tail
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -44,7 +47,8 @@ def origin_of(manifest: Manifest, may_read: Callable[[str], bool] = lambda _: Tr
 def keep_failed(out: Path, origin: Origin, tell: Callable[[str], object]) -> None:
     """Write the failed requests of OUT beside it, in place of an earlier run's, and `tell` of it; blocks on the disk.
 
-    Nothing happens where bad lines were skipped, since lines can't be told apart then, or where that file is INPUT.
+    Nothing happens where that file is INPUT. Where bad lines were left out, INPUT is read again with its pictures, to
+    tell which.
 
     Raises:
         DiskError: it can't be written.
@@ -52,15 +56,15 @@ def keep_failed(out: Path, origin: Origin, tell: Callable[[str], object]) -> Non
     target = failed_path(out)
     if target.exists() and target.samefile(origin.path):
         return
-    failed = failures(out)
+    failed = failed_lines(out)
     with disk(target):
-        if not failed or origin.recipe.options.on_bad_line == "skip":
+        if not failed:
             target.unlink(missing_ok=True)
             return
     fresh = target.with_name(target.name + ".new")
     try:
-        write_file(fresh, failed_requests(origin.path, origin.recipe, failed))
-    except InputError as error:
+        write_file(fresh, _requests(origin, failed))
+    except (InputError, FeedError) as error:
         fresh.unlink(missing_ok=True)
         tell(f"{target} is not written: {error}")
         return
@@ -68,3 +72,10 @@ def keep_failed(out: Path, origin: Origin, tell: Callable[[str], object]) -> Non
         fresh.replace(target)
     sync_folder(target.parent)
     tell(f"the failed requests lie in {target}, as an input to send again")
+
+
+def _requests(origin: Origin, failed: Mapping[int, Tail]) -> Iterator[bytes]:
+    """See `failed_requests`; lines are told apart by their fingerprints where some were left out."""
+    known = {ordinal: tail.fingerprint for ordinal, tail in failed.items()}
+    recipe = asyncio.run(with_skipped(origin.path, origin.recipe, known=known))
+    return failed_requests(origin.path, recipe, {ordinal: tail.cls for ordinal, tail in failed.items()})

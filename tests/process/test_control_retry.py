@@ -202,3 +202,47 @@ def test_retry_of_a_runs_file_puts_answers_in_place(desk: Desk, standin: Standin
     assert desk.run(*ARGS).returncode == 0
     assert standin.stats["requests"] == len(BAD)
     assert not failed.exists()
+
+
+def skewed_input(path: Path) -> Path:
+    """The rows of `write_input` between lines that are no requests."""
+    rows = write_input(path).read_text().splitlines()
+    path.write_text("".join("no request\n" * (i % 3) + f"{row}\n" for i, row in enumerate(rows)))
+    return path
+
+
+def test_lines_that_were_left_out_do_not_move_the_others(tmp_path: Path, url: str, working: StandinProcess):
+    """A job that skipped bad lines is retried like any other: the right requests go out, and land in their places."""
+    out, source = tmp_path / "out.jsonl", skewed_input(tmp_path / "in.jsonl")
+    done = producer("submit", source, *ARGS, "--on-bad-line", "skip", "--redis", url)
+    assert done.returncode == 0, done.stderr
+    job = done.stdout.strip()
+    assert producer("results", job, "-o", out, "--redis", url).returncode == 1
+    before = lines_of(out)
+    failed = lines_of(tmp_path / "out.jsonl.failed.jsonl")
+    assert [line["custom_id"] for line in failed] == [f"c{i}" for i in sorted(CUT + BAD)]
+    working.control(faults=[])
+    working.reset_stats()
+    done = producer("retry", job, "-o", out, "--json", "--redis", url)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ok"] == 60
+    assert working.stats["requests"] == len(CUT + BAD)
+    after = lines_of(out)
+    assert [line["custom_id"] for line in after] == [f"c{i}" for i in range(60)]
+    for old, new in zip(before, after, strict=True):
+        assert new["gristmill"]["status"] == "ok"
+        assert new["gristmill"]["fingerprint"] == old["gristmill"]["fingerprint"]
+    assert not out.with_name("out.jsonl.failed.jsonl").exists()
+
+
+def test_a_run_that_left_lines_out_keeps_its_failed_ones(desk: Desk, standin: StandinProcess):
+    """`OUT.failed.jsonl` has the right requests, though bad lines lie between them; `retry OUT` takes it."""
+    standin.control(faults=FAULTS)
+    skewed_input(desk.input)
+    assert desk.run(*ARGS, "--on-bad-line", "skip").returncode == 1
+    rows = lines_of(desk.out.with_name(desk.out.name + ".failed.jsonl"))
+    assert [(row["custom_id"], row["gristmill"]["index"]) for row in rows] == [(f"c{i}", i) for i in sorted(CUT + BAD)]
+    standin.control(faults=[])
+    done = producer("retry", desk.out, "-e", standin.url, "--state-dir", desk.state, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ok"] == 60

@@ -39,6 +39,20 @@ def test_sample_is_the_same_each_time_and_stable_as_the_input_grows(tmp_path: Pa
     assert chosen(path, None, 5, 10) == []
 
 
+@pytest.mark.parametrize("sample", [None, 40])
+def test_ordinals_count_the_lines_that_were_kept(tmp_path: Path, sample: int | None) -> None:
+    """Of the lines meant, those at the places that were left out have no ordinal."""
+    path = tmp_path / "input"
+    path.write_text("x\n" * 100)
+    meant = chosen(path, 90, sample, 100)
+    gone = meant[3:20:4]
+    kept = [place for place in meant if place not in gone]
+    selection = select(path, 90, sample, max_line_bytes=CAP).only([0, 5, 6, 30], gone)
+    assert [place for place in range(100) if place in selection] == [kept[i] for i in (0, 5, 6, 30)]
+    assert selection.end == kept[30] + 1
+    assert [p for p in range(100) if p in select(path, 90, sample, max_line_bytes=CAP).only([])] == []
+
+
 def test_strict_names_both_lines(tmp_path: Path) -> None:
     """The first pair is named; ids are compared as they will be used, so 7 and "7" are the same."""
     path = tmp_path / "input"

@@ -84,7 +84,8 @@ async def _collect(chore: Chore, work: Work) -> bool:
         await asyncio.to_thread(_finish, work, snapshot, grower, rolled_back=done.rolled_back)
     manifest = await queue.manifest()
     origin = await asyncio.to_thread(origin_of, manifest, Roots(chore.stable.config.allowed_roots).allow)
-    if origin is not None and work.out is not None:
+    # where lines were left out, all of INPUT would have to be read again, for longer than a control job may take
+    if origin is not None and work.out is not None and origin.recipe.options.on_bad_line != "skip":
         await asyncio.to_thread(keep_failed, work.out, origin, log.info)
     return True
 

@@ -69,6 +69,7 @@ async def _feed(chore: Chore, source: Source, recipe: Recipe, token: str) -> Non
         limit=recipe.limit,
         sample=recipe.sample,
         only=await chosen_lines(queue, report),
+        skipped=recipe.skipped,
     )
     await wishes.settle(chore.redis, queue.job, Wish.FEED)
     log.info("a detached job is fed", extra=fields(job=queue.job, requests=result.sealed))

@@ -29,6 +29,8 @@ from gristmill.contract.failure import CODES, FailureClass
 from gristmill.contract.lifecycle import TERMINAL
 from gristmill.contract.manifest import Manifest, Wishes
 from gristmill.intake.options import Recipe
+from gristmill.intake.runs import Cursor
+from gristmill.intake.skipped import with_skipped
 from gristmill.intake.source import require_unchanged
 from gristmill.outlet.lines import RETRY_MARK
 from gristmill.queue.leasequeue import LeaseQueue
@@ -88,9 +90,11 @@ async def _recipe(parent: LeaseQueue, manifest: Manifest, options: RetryOptions)
     recipe = Recipe.of(manifest.recipe)
     if recipe is None or manifest.source is None:
         raise BadUsageError(f"job {job} was not made from a file that can be read again: submit its failed lines anew")
-    if recipe.options.on_bad_line == "skip":
-        raise BadUsageError(f"job {job} left lines out (--on-bad-line skip), so its lines can't be told apart any more")
     await asyncio.to_thread(require_unchanged, manifest.source)
+    if recipe.options.on_bad_line == "skip":
+        say(f"reading {manifest.source.path} for the lines that job {job} left out")
+        fed = Cursor.decode(snapshot.cursor)
+        recipe = await with_skipped(manifest.source.path, recipe, places=fed.place, kept=fed.ordinal)
     changed = msgspec.structs.replace(recipe.options, set=recipe.options.set | options.set)
     if options.model is not None:
         changed = msgspec.structs.replace(changed, model=options.model)

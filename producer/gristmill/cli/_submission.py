@@ -168,6 +168,7 @@ class Submission:
             strict=self._recipe.strict,
             limit=self._recipe.limit,
             sample=self._recipe.sample,
+            skipped=self._recipe.skipped,
         )
         return lambda tell: FeederKeeper(
             msgspec.json.encode(spec), self._line, tell, self._store.descriptors, self._early

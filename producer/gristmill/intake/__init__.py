@@ -11,7 +11,7 @@
     pipeline                        all of the above in input order, working ahead within bounds
     runs, feeder_store, feeder      frames -> runs in the queue, resumable
     feed_spec, feed_main            the feeder as a process
-    check                           the same without a store
+    check, skipped                  the same without a store
 
 Nothing is imported here: the command line starts fast, and the encoder processes load only what they need.
 """

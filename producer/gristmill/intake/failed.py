@@ -55,7 +55,7 @@ def note_of(line: bytes) -> Note | None:
 def failed_requests(path: str | Path, recipe: Recipe, failed: Mapping[int, str]) -> Iterator[bytes]:
     """The lines of the input at `path` with an ordinal in `failed` (-> class), each as a line of ``OUT.failed.jsonl``.
 
-    The recipe must not skip bad lines: then ordinals don't tell lines apart.
+    A recipe that leaves lines out must name them: see `skipped`.
 
     Raises:
         InputError: the input can't be read.
@@ -65,11 +65,12 @@ def failed_requests(path: str | Path, recipe: Recipe, failed: Mapping[int, str])
     root = options.media_root or str(Path(path).absolute().parent)
     most, arrays = options.max_line_bytes, options.arrays
     chosen = select(path, recipe.limit, recipe.sample, max_line_bytes=most, arrays=arrays)
+    gone = frozenset(recipe.skipped)
     left, ordinal = len(failed), -1
     for place, line in enumerate(open_lines(path, max_line_bytes=most, arrays=arrays)):
         if not left:
             return
-        if place not in chosen:
+        if place not in chosen or place in gone:
             continue
         ordinal += 1
         if ordinal not in failed:

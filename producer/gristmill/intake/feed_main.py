@@ -103,6 +103,7 @@ async def _feed(spec: FeedSpec) -> FeedResult:
             limit=spec.limit,
             sample=spec.sample,
             only=await chosen_lines(queue, _say),
+            skipped=spec.skipped,
         )
     finally:
         close = getattr(plan, "close", None)

@@ -24,6 +24,7 @@ class FeedSpec(msgspec.Struct, frozen=True, kw_only=True):
         plan_factory: ``module:callable`` that opens it: ``callable(plan_dir) -> Plan`` (and is closed when it can be).
         strict: a repeated custom_id is an input error.
         limit, sample: which lines; None is all.
+        skipped: see `options.Recipe`.
         with_parent: end when the parent does.
     """
 
@@ -38,4 +39,5 @@ class FeedSpec(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     limit: int | None = None
     sample: int | None = None
+    skipped: list[int] = []
     with_parent: bool = True

@@ -107,10 +107,12 @@ async def feed(
     limit: int | None = None,
     sample: int | None = None,
     only: Sequence[int] | None = None,
+    skipped: Sequence[int] = (),
 ) -> FeedResult:
     """Feed the job from its input, from the start or from where an earlier feeder stopped, until it is closed.
 
     `only` names some of the lines that `limit` and `sample` choose, by the ordinals that these would have: a retry's.
+    The places `skipped` have none.
     Cancelling the task releases the lease; what is sealed stays.
 
     Raises:
@@ -132,7 +134,7 @@ async def feed(
             select, source.path, limit, sample, max_line_bytes=most, arrays=options.arrays
         )
         if only is not None:
-            selection = selection.only(only)
+            selection = selection.only(only, skipped)
 
         def open_pipeline(start: Start) -> Pipeline:
             take = None if plan is None else plan.take

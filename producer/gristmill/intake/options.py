@@ -82,12 +82,14 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         options: how lines become bodies.
         strict: a repeated custom_id is an input error.
         limit, sample: which lines; None is all.
+        skipped: of these, the places of lines that are not counted, since an earlier job left them out (see `skipped`).
     """
 
     options: EncodeOptions = EncodeOptions()
     strict: bool = False
     limit: int | None = None
     sample: int | None = None
+    skipped: list[int] = []
 
     def to_manifest(self) -> dict[str, Any]:
         """As the manifest holds it."""

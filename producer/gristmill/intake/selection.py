@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 from gristmill.intake.readers import open_lines
@@ -27,12 +28,13 @@ class Selection:
         self._limit = limit
         self.end = limit if places is None else max(places, default=-1) + 1
 
-    def only(self, ordinals: Sequence[int]) -> Selection:
-        """Of these lines the ones with `ordinals`, which is how they are counted where no line is skipped."""
-        if self._places is None:
-            return Selection(self._limit, frozenset(ordinals))
-        places = sorted(self._places)
-        return Selection(self._limit, frozenset(places[o] for o in ordinals if o < len(places)))
+    def only(self, ordinals: Sequence[int], skipped: Sequence[int] = ()) -> Selection:
+        """Of these lines the ones with `ordinals`, which count all but those at the places `skipped`."""
+        gone, wanted = frozenset(skipped), frozenset(ordinals)
+        places = count() if self._places is None else sorted(self._places)
+        kept = (place for place in places if place not in gone)
+        chosen = zip(range(max(wanted, default=-1) + 1), kept, strict=False)
+        return Selection(self._limit, frozenset(place for ordinal, place in chosen if ordinal in wanted))
 
     def __contains__(self, place: int) -> bool:
         return self._places is None or place in self._places
