@@ -38,6 +38,24 @@ def test_rerun_that_pauses_keeps_the_old_failed_lines(desk: Desk, standin: Stand
     assert len(desk.lines) == 20
 
 
+def test_rerun_that_ends_early_keeps_the_old_failed_lines(desk: Desk, standin: StandinProcess):
+    """So does one whose deadline passes: OUT stands as it is, what is new is kept beside it, and is sent no more."""
+    standin.control(faults=[{"kind": "status", "status": 400, "text": "bad"}])
+    desk.input.write_text("".join(f'{{"prompt":"{"bad" if i in (7, 8) else "fine"} {i}"}}\n' for i in range(20)))
+    assert desk.run().returncode == 1
+    before = desk.out.read_text()
+    standin.control(faults=[{"kind": "stall", "text": "bad 7"}])
+    standin.reset_stats()
+    early = desk.run("--first-alone", "0", "--deadline", "3s")
+    assert early.returncode == 4, early.stderr
+    assert desk.out.read_text() == before
+    assert "keeps finished results that OUT has not; the same command goes on from them" in early.stderr
+    standin.control(faults=[])
+    assert desk.run().returncode == 0
+    assert len(desk.lines) == 20
+    assert standin.stats["requests"] == 3
+
+
 def test_a_reader_that_leaves(desk: Desk, standin: StandinProcess):
     """`-o - | head` ends with 130 and says why; what was paid for is kept for the same command."""
     write_requests(desk.input, 400)

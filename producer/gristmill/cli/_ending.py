@@ -108,7 +108,7 @@ def _finish(outcome: Outcome, snapshot: JobSnapshot, work: Work, output: Output,
     """Complete and prove OUT; blocks on the disk."""
     # a job that ended early ends its feeder, too; one that goes on later still owes the old OUT's failed lines a result
     fed = outcome.fed and snapshot.closed and snapshot.state in TERMINAL
-    assembled = output.finish(fed=fed)
+    assembled = output.finish(fed=fed, complete=snapshot.state == JobState.COMPLETE)
     if assembled.unused:
         talk.say(
             f"{assembled.unused:,} finished lines are asked for by no line of INPUT any more: see {work.unused_path}"

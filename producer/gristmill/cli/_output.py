@@ -65,14 +65,14 @@ class Output:
         elif self._grower is not None:
             self._grower.step()
 
-    def finish(self, *, fed: bool) -> Assembled:
-        """Give out the rest and make it durable.
+    def finish(self, *, fed: bool, complete: bool) -> Assembled:
+        """Give out the rest and make it durable; see `assemble.finish`.
 
         Raises:
             DiskError: the file cannot be written; nothing is lost.
         """
         if self._stream is None:
-            return finish(self._work, fed=fed, grower=self._grower)
+            return finish(self._work, fed=fed, complete=complete, grower=self._grower)
         if self._closed:
             return Assembled(Outcome.KEPT)
         self._write(gaps=True)

@@ -90,7 +90,7 @@ class Outcome(StrEnum):
     GROWN = "grown"
     REPLACED = "replaced"
     KEPT = "kept"
-    """Not all of INPUT was compared with the old OUT, so that one stands; the work folder has the rest."""
+    """The old OUT has lines that would be dropped without another in their place; the work folder has the new ones."""
 
 
 class Assembled(msgspec.Struct, frozen=True):
@@ -100,17 +100,18 @@ class Assembled(msgspec.Struct, frozen=True):
     unused: int = 0
 
 
-def finish(work: Work, *, fed: bool, grower: Grower | None = None) -> Assembled:
+def finish(work: Work, *, fed: bool, complete: bool = True, grower: Grower | None = None) -> Assembled:
     """Bring OUT to its final state for now and make it durable; blocks on the disk.
 
     Lines that never ran are passed over. `fed` says that the feeder has come to the end of INPUT, so that every line
     of earlier runs has been asked for; without it nothing of theirs is dropped: an old OUT stays, and so does the
-    folder.
+    folder. They stay as well when the job is not `complete` and the old OUT has failed lines, for which there may be
+    no other result.
 
     Raises:
         DiskError: OUT or the folder cannot be written; the old OUT stands.
     """
-    if work.base and not (fed and compared_with_old(work)):
+    if work.base and not (fed and compared_with_old(work) and (complete or not work.failed_before)):
         work.holds_more = True
         return Assembled(Outcome.KEPT)
     unused = Unused(work) if fed else None

@@ -96,7 +96,9 @@ class FinishedPlan:
         work.planned = True
         # no journal: an index that a crash left half built is built anew, since no generation has begun yet
         with _sqlite(path), closing(_connect(path, journal="OFF")) as db:
-            return _fill(db, _earlier_rows(work, sources))
+            stats = _fill(db, _earlier_rows(work, sources))
+        work.failed_before = stats.failed
+        return stats
 
     def rewind(self, count: int) -> None:
         """Forget all but the first `count` carried lines: the rest is not covered by the feeder's cursor."""

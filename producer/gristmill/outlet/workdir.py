@@ -81,6 +81,7 @@ class Work:
         segments: numbers of the segments that hold something.
         overwrite: lines of earlier runs count for nothing.
         planned: `FinishedPlan.build` has been called since it was opened.
+        failed_before: how many failed lines that found; their requests are sent again.
         holds_more: the folder has finished lines that OUT has not; `assemble.finish` sets it.
     """
 
@@ -91,6 +92,7 @@ class Work:
         self._ledger: Ledger | None = None
         self.overwrite = overwrite
         self.planned = False
+        self.failed_before = 0
         self.holds_more = False
         self.segments = recover(folder)
         self.previous = _read_current(folder / "job.json")
