@@ -75,14 +75,11 @@ class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True):
         return f"EndpointConfig(name={self.name!r}, url={self.url!r})"
 
 
-class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One daemon: its supervisor, its control process and its workers.
+class PlainConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a daemon that mean the same in the file and in the checked configuration.
 
     Attributes:
-        redis: URL of the store; may hold a password, so the repr leaves it out.
-        endpoints: where requests go; names are distinct.
         pool: works only on jobs of this pool.
-        workers: worker processes.
         concurrency: requests in flight per worker.
         in_flight_bytes: most bytes of frames and pictures that a worker holds at a time.
         lease_ttl_s: a worker's claim on its requests lives so long without a renewal.
@@ -96,18 +93,11 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
         metrics_port: None leaves it to the command: `DEFAULT_METRICS_PORT` for a daemon that stands for itself, no
             metrics for one that ends with whoever started it.
         control: run the control plane: feeding, exporting and webhooks for jobs that wish it.
-        control_redis: URL of the store of RQ's keys; empty is `redis`. May hold a password, as that.
-        webhook_secret: signs webhooks; without it none is called.
-        webhook_private: webhooks may have private addresses.
-        state_dir: the embedded store's and the daemon's own files.
         log_format: ``text`` for people, ``json`` for machines.
         log_level: the least severity that is logged.
     """
 
-    redis: str
-    endpoints: list[EndpointConfig]
     pool: str = "default"
-    workers: int = 1
     concurrency: int = DEFAULT_CONCURRENCY
     in_flight_bytes: int = 512 << 20
     lease_ttl_s: float = 30.0
@@ -119,12 +109,30 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
     control: bool = True
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class DaemonConfig(PlainConfig, frozen=True, kw_only=True):
+    """One daemon: its supervisor, its control process and its workers; see also `PlainConfig`.
+
+    Attributes:
+        redis: URL of the store; may hold a password, so the repr leaves it out.
+        endpoints: where requests go; names are distinct.
+        workers: worker processes.
+        control_redis: URL of the store of RQ's keys; empty is `redis`. May hold a password, as that.
+        webhook_secret: signs webhooks; without it none is called.
+        webhook_private: webhooks may have private addresses.
+        state_dir: the embedded store's and the daemon's own files.
+    """
+
+    redis: str
+    endpoints: list[EndpointConfig]
+    workers: int = 1
     control_redis: str = ""
     webhook_secret: Secret | None = None
     webhook_private: bool = False
     state_dir: str = ""
-    log_format: Literal["text", "json"] = "text"
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def __repr__(self) -> str:
         names = [e.name for e in self.endpoints]

@@ -5,7 +5,7 @@ file's endpoints; where it names one of them, by name or URL, that one is meant,
 endpoint (``OPENAI_BASE_URL``) is used when neither names any. The environment's key (``OPENAI_API_KEY``) goes to the
 endpoints of ``-e`` and of the environment alone: whoever wrote the file has said there which key goes where.
 
-The file is TOML; its top level has the fields of `DaemonConfig` that `_File` lists, and a table for each endpoint::
+The file is TOML; its top level has the fields of `PlainConfig` and those of `_File`, and a table for each endpoint::
 
     redis = "redis://store:6379/0"
     workers = 4
@@ -20,14 +20,14 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from gristmill.contract.storeurl import Cluster, parse_store_url
 from gristmill.contract.url import normalise_base_url
 from gristmill.embedded import default_state_dir
-from gristmilld.config import DEFAULT_CONCURRENCY, DaemonConfig, EndpointConfig, Secret, default_workers
+from gristmilld.config import DaemonConfig, EndpointConfig, PlainConfig, Secret, default_workers
 
 REDIS_ENV = "GRISTMILL_REDIS_URL"
 CONTROL_REDIS_ENV = "GRISTMILL_CONTROL_REDIS_URL"
@@ -78,29 +78,15 @@ class _WebhookTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     private: bool = False
 
 
-class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _File(PlainConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the file may hold; None where it says nothing and a default depends on the machine."""
 
     redis: str | None = None
-    pool: str = "default"
     workers: int | None = None
-    concurrency: int = DEFAULT_CONCURRENCY
-    in_flight_bytes: int = 512 << 20
-    lease_ttl_s: float = 30.0
-    drain_s: float = 30.0
-    hang_s: float = 60.0
-    stalled_after_s: float = 120.0
-    allowed_roots: list[str] = []
-    metrics: bool = True
-    metrics_host: str = "127.0.0.1"
-    metrics_port: int | None = None
-    control: bool = True
     control_redis: str | None = None
     state_dir: str | None = None
-    log_format: Literal["text", "json"] = "text"
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
     webhooks: _WebhookTable = _WebhookTable()
-    endpoints: dict[str, _EndpointTable] = {}
+    endpoints: dict[str, _EndpointTable] = msgspec.field(default_factory=dict)
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,30 +132,28 @@ def survey(flags: Flags, env: Mapping[str, str]) -> Survey:
             errors.append(error)
     unread = bool(errors)  # then nothing is known of its endpoints
     config = DaemonConfig(
+        **_plain(file, flags, errors),
         redis=flags.redis or env.get(REDIS_ENV) or file.redis or "",
         endpoints=_endpoints(flags.endpoints, file.endpoints, env, errors, may_lack=unread),
-        pool=_first(flags.pool, file.pool),
         workers=_first(flags.workers, file.workers, default_workers()),
-        concurrency=_first(flags.concurrency, file.concurrency),
-        in_flight_bytes=file.in_flight_bytes,
-        lease_ttl_s=file.lease_ttl_s,
-        drain_s=file.drain_s,
-        hang_s=file.hang_s,
-        stalled_after_s=file.stalled_after_s,
-        allowed_roots=_folders((*file.allowed_roots, *flags.allowed_roots), errors),
-        metrics=file.metrics and not flags.no_metrics,
-        metrics_host=flags.metrics_host or file.metrics_host,
-        metrics_port=flags.metrics_port if flags.metrics_port is not None else file.metrics_port,
-        control=file.control and not flags.no_control,
         control_redis=flags.control_redis or env.get(CONTROL_REDIS_ENV) or file.control_redis or "",
         webhook_secret=_webhook_secret(file.webhooks, env, errors),
         webhook_private=file.webhooks.private,
         state_dir=flags.state_dir or file.state_dir or str(default_state_dir()),
-        log_format=_first(flags.log_format, file.log_format),
-        log_level=_first(flags.log_level, file.log_level),
     )
     errors += _wrong(config)
     return Survey(config, errors, {name: t.key_file for name, t in file.endpoints.items() if t.key_file is not None})
+
+
+def _plain(file: _File, flags: Flags, errors: list[SettingsError]) -> dict[str, Any]:
+    """The fields of `PlainConfig`: what a flag says, else the file's."""
+    said = {name: getattr(flags, name, None) for name in PlainConfig.__struct_fields__}
+    plain = {name: getattr(file, name) if value is None else value for name, value in said.items()}
+    return plain | {
+        "allowed_roots": _folders((*file.allowed_roots, *flags.allowed_roots), errors),
+        "metrics": file.metrics and not flags.no_metrics,
+        "control": file.control and not flags.no_control,
+    }
 
 
 def _first(*values: T | None) -> T:
