@@ -160,8 +160,3 @@ def test_header_numbers_stop_at_their_width():
     """A count beyond 32 bits is stored as the largest, not wrapped."""
     huge = msgspec.structs.replace(OK, prompt_tokens=1 << 40)
     assert record.decode(record.encode(huge)).prompt_tokens == (1 << 32) - 1
-
-
-def test_body_bytes_counts_pictures_in_base64():
-    """The size of a body is known without building it."""
-    assert REQUEST.body_bytes == sum(map(len, REQUEST.pieces)) + 8 + 12

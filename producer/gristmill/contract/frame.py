@@ -69,11 +69,6 @@ class Request(msgspec.Struct, frozen=True, array_like=True, tag="q"):
         """Length of the body without its pictures, bytes."""
         return sum(map(len, self.pieces))
 
-    @property
-    def body_bytes(self) -> int:
-        """Length of the body that will be sent, bytes, pictures in base64 included."""
-        return self.text_bytes + sum((i.size + 2) // 3 * 4 for i in self.images)
-
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True, tag="x"):
     """A line or picture that cannot be sent: sealed all the same, and committed without a slot or an attempt.
