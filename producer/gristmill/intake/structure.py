@@ -80,7 +80,8 @@ def look(data: Bytes, *, allow_truncated: bool = False) -> Look:
 _NEXT_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _SOS, _EOI, _APP1, _SOF0, _SOF1, _SOF2 = 0xDA, 0xD9, 0xE1, 0xC0, 0xC1, 0xC2
 _BARE = frozenset({0x01, *range(0xD0, 0xD8)})
-_NOT_SOF = frozenset({0xC4, 0xC8, 0xCC})
+_SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_LEAD = 0xFF
 _END = b"\xff\xd9"
 
 
@@ -94,33 +95,58 @@ class _Frame(NamedTuple):
     sequential: bool
 
 
+class _Jpeg:
+    """What the segments have told so far."""
+
+    __slots__ = ("frame", "plain", "scanned")
+
+    def __init__(self) -> None:
+        self.frame: _Frame | None = None
+        self.plain = True
+        self.scanned = False
+
+
 def _jpeg(data: memoryview) -> Look:
-    at = 2
-    frame: _Frame | None = None
-    plain, scanned = True, False
+    at, told = 2, _Jpeg()
     while True:
-        marker, at = _jpeg_marker(data, at)
+        if data[at] != _LEAD:
+            return _UNKNOWN
+        marker = data[at + 1]
         if marker == _EOI:
             break
-        if marker in _BARE:
-            continue
-        (length,) = struct.unpack_from(">H", data, at)
-        segment = data[at + 2 : at + length]
-        if length < 2 or len(segment) != length - 2:
-            return _UNKNOWN
-        at += length
-        if marker == _APP1:
-            plain = plain and _upright_app1(bytes(segment))
-        elif 0xC0 <= marker <= 0xCF and marker not in _NOT_SOF:
-            frame = _jpeg_frame(marker, segment)
-            plain = plain and frame.fit
-        elif marker == _SOS:
-            at = _jpeg_scan_end(data, at, not scanned and _only_scan(frame, segment))
-            scanned = True
-    if frame is None or not scanned:
+        if marker == _LEAD:  # a fill byte
+            at += 1
+        elif marker in _BARE:
+            at += 2
+        else:
+            at = _jpeg_segment(data, at, marker, told)
+    frame = told.frame
+    if frame is None or not told.scanned:
         return _UNKNOWN
-    plain = plain and frame.width > 0 and frame.height > 0
+    plain = told.plain and frame.width > 0 and frame.height > 0
     return Look(Verdict.PLAIN if plain else Verdict.ENCODE, JPEG, frame.width, frame.height)
+
+
+def _jpeg_segment(data: memoryview, at: int, marker: int, told: _Jpeg) -> int:
+    """Take in the segment at `at`; returns where the next marker is.
+
+    Raises:
+        IndexError, struct.error: it is cut, or there is none.
+    """
+    begin = at + 4
+    end = at + 2 + (data[at + 2] << 8 | data[at + 3])
+    if not begin <= end <= len(data):
+        raise IndexError
+    if marker == _APP1:
+        told.plain = told.plain and _upright_app1(bytes(data[begin:end]))
+    elif marker == _SOS:
+        only = not told.scanned and _only_scan(told.frame, data[begin:end])
+        told.scanned = True
+        return _jpeg_scan_end(data, end, only)
+    elif marker in _SOF:
+        told.frame = _jpeg_frame(marker, data[begin:end])
+        told.plain = told.plain and told.frame.fit
+    return end
 
 
 def _jpeg_scan_end(data: memoryview, at: int, only: bool) -> int:
@@ -140,15 +166,6 @@ def _jpeg_scan_end(data: memoryview, at: int, only: bool) -> int:
 def _only_scan(frame: _Frame | None, header: memoryview) -> bool:
     """Whether a first scan with this header holds all of the picture."""
     return frame is not None and frame.sequential and len(header) > 0 and header[0] == frame.components
-
-
-def _jpeg_marker(data: memoryview, at: int) -> tuple[int, int]:
-    """The marker at `at` (fill bytes skipped) and where its segment begins."""
-    if data[at] != 0xFF:
-        raise IndexError
-    while data[at] == 0xFF:
-        at += 1
-    return data[at], at + 1
 
 
 def _jpeg_frame(marker: int, segment: memoryview) -> _Frame:
