@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from redis.asyncio import Redis
-from tests.support.ha import ClusterStore, Server, until
+from tests.support.ha import ClusterStore, Server, impatient, until
 from tests.support.queues import claim, collect_all, fed_job, finish, make_job
 from tests.support.wait import wait_until
 
@@ -177,7 +177,7 @@ async def test_a_slot_that_is_moved_is_waited_for_and_followed(redis: Redis, cal
 
 async def test_a_node_that_is_away_is_an_outage(calm: ClusterStore):
     """Every call raises one of `OUTAGES` until it is back; then all goes on."""
-    client = connect(calm.url, timeout_s=1, connect_timeout_s=1)
+    client = impatient(connect(calm.url, timeout_s=1, connect_timeout_s=1))
     queue = await fed_job(client, 10)
     gone = calm.server_of(queue.job)
     gone.kill()

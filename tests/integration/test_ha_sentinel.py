@@ -8,22 +8,22 @@ from collections.abc import Iterator
 
 import pytest
 from redis.asyncio import Redis
-from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
-from tests.support.ha import SentinelStore, free_port, until
+from tests.support.ha import SentinelStore, free_port, impatient, until
 from tests.support.queues import FEEDER, claim, fed_job, make_job
 from tests.support.wait import wait_until
 
 from gristmill.cli import _submission
 from gristmill.cli._errors import NeedsPersonError
 from gristmill.queue import StoreError
-from gristmill.queue.connection import NoReplicasError, PatientRetry
+from gristmill.queue.connection import NoReplicasError
 from gristmill.queue.durable import Place
 from gristmill.queue.store import OUTAGES, check_store, connect, shown
 
 
-@pytest.fixture
-def store() -> Iterator[SentinelStore]:
+@pytest.fixture(scope="module")
+def calm() -> Iterator[SentinelStore]:
+    """A store that no test hurts for good."""
     made = SentinelStore()
     try:
         yield made.start()
@@ -31,24 +31,33 @@ def store() -> Iterator[SentinelStore]:
         made.close()
 
 
-async def test_the_primary_is_found_past_a_dead_sentinel(store: SentinelStore):
+@pytest.fixture
+def store() -> Iterator[SentinelStore]:
+    """A store that the test may kill."""
+    made = SentinelStore()
+    try:
+        yield made.start()
+    finally:
+        made.close()
+
+
+async def test_the_primary_is_found_past_a_dead_sentinel(calm: SentinelStore):
     """The first in the URL is not there; the database number of the URL is used."""
-    url = f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{store.sentinel.port}/mill/3"
+    url = f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{calm.sentinel.port}/mill/3"
     client = connect(url)
-    assert (await check_store(client)).run_id == store.primary.client.info("server")["run_id"]
+    assert (await check_store(client)).run_id == calm.primary.client.info("server")["run_id"]
     await client.set("gm:x", 1)
     await client.aclose()
-    assert store.primary.client.info("keyspace")["db3"]["keys"] == 1
+    assert calm.primary.client.info("keyspace")["db3"]["keys"] == 1
 
 
-async def test_what_cannot_be_found_is_said(store: SentinelStore):
+async def test_what_cannot_be_found_is_said(calm: SentinelStore):
     """No such service; no sentinel at all: each is an outage, and at the start of a command a sentence."""
     for url, why in (
-        (store.url.replace("/mill", "/mull"), "no sentinel that answers knows a primary of mull that is up"),
+        (calm.url.replace("/mill", "/mull"), "no sentinel that answers knows a primary of mull that is up"),
         (f"redis+sentinel://127.0.0.1:{free_port()}/mill", "no sentinel that answers knows a primary of mill"),
     ):
-        client = connect(url, connect_timeout_s=1)
-        client.connection_pool.connection_kwargs["retry"] = PatientRetry(NoBackoff(), 0)
+        client = impatient(connect(url))
         with pytest.raises(OUTAGES):
             await client.ping()
         with pytest.raises(StoreError, match=f"the store cannot be reached: {why}"):
@@ -98,8 +107,7 @@ async def test_a_handover_ends_connections_that_write_to_a_replica(store: Sentin
 async def test_a_replica_is_not_taken_for_the_primary(store: SentinelStore):
     """A sentinel that still names a server which has become a replica: an outage, not a store that is unfit."""
     primary = store.primary
-    client = connect(store.url)
-    client.connection_pool.connection_kwargs["retry"] = PatientRetry(NoBackoff(), 0)
+    client = impatient(connect(store.url))
     store.sentinel.send(signal.SIGSTOP)  # it learns nothing more
     sleeping = store.servers[1] if primary is store.servers[0] else store.servers[0]
     client.connection_pool._primary.find = _names(primary.address)
@@ -120,34 +128,36 @@ def _names(address: tuple[str, int]):
     return find
 
 
-async def test_a_primary_without_enough_replicas_is_an_outage(store: SentinelStore):
+async def test_a_primary_without_enough_replicas_is_an_outage(calm: SentinelStore):
     """NOREPLICAS comes as one of `OUTAGES`, from a script and from a stage, and never with what was staged."""
-    client = connect(store.url)
+    client = connect(calm.url)
     queue = await make_job(client)
-    store.primary.client.config_set("min-replicas-to-write", 5)
+    calm.primary.client.config_set("min-replicas-to-write", 5)
     with pytest.raises(NoReplicasError):
         await queue.close(0, 0)
     with pytest.raises(OUTAGES) as caught:
         await queue.stage(FEEDER, {"0": b"SENTINEL"})
     assert isinstance(caught.value, NoReplicasError)
     assert "SENTINEL" not in str(caught.value)
+    calm.primary.client.config_set("min-replicas-to-write", 0)
     await client.aclose()
 
 
-async def test_a_job_is_safe_on_disk_and_on_the_replica(store: SentinelStore):
+async def test_a_job_is_safe_on_disk_and_on_the_replica(calm: SentinelStore):
     """Nothing is lacking; with a replica that hangs that is, and with a log that is never synced the disk."""
-    client = connect(store.url)
+    client = connect(calm.url)
     queue = await fed_job(client, 5)
     assert await queue.lacking(2000) == []
-    (replica,) = (server for server in store.servers if server is not store.primary)
+    (replica,) = (server for server in calm.servers if server is not calm.primary)
     replica.send(signal.SIGSTOP)
     try:
         assert await queue.lacking(1500) == [Place.REPLICA]
     finally:
         replica.send(signal.SIGCONT)
-    store.primary.client.config_set("appendfsync", "no")
+    calm.primary.client.config_set("appendfsync", "no")
     missing = await queue.lacking(50)
-    if _knows_waitaof(store):
+    calm.primary.client.config_set("appendfsync", "everysec")
+    if _knows_waitaof(calm):
         assert missing == [Place.DISK]
     await client.aclose()
 
@@ -161,14 +171,14 @@ def _knows_waitaof(store: SentinelStore) -> bool:
 
 
 async def test_submit_says_yes_only_when_the_job_is_safe(
-    store: SentinelStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    calm: SentinelStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """It waits for the replica, says so, and gives up with a sentence and exit code 3; asked again, it says yes."""
     monkeypatch.setattr(_submission, "DURABLE_ASK_MS", 1500)
     monkeypatch.setattr(_submission, "DURABLE_PATIENCE_S", 0.1)
-    client = connect(store.url)
+    client = connect(calm.url)
     queue = await fed_job(client, 5)
-    (replica,) = (server for server in store.servers if server is not store.primary)
+    (replica,) = (server for server in calm.servers if server is not calm.primary)
     replica.send(signal.SIGSTOP)
     try:
         with pytest.raises(NeedsPersonError, match=r"s of waiting for a replica of the store: look at .* asks again"):

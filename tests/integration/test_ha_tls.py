@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis as SyncRedis
-from tests.support.ha import SERVICE, free_port, until
+from tests.support.ha import SERVICE, free_port, impatient, until
 from tests.support.queues import claim, collect_all, fed_job, finish
 
 from gristmill.queue import StoreError
@@ -75,7 +75,7 @@ async def assert_works(url: str) -> None:
 
 
 async def assert_distrusted(url: str) -> None:
-    client = connect(url.partition("?")[0], connect_timeout_s=1)
+    client = impatient(connect(url.partition("?")[0]))
     with pytest.raises(StoreError, match="cannot be reached"):
         await check_store(client)
     await client.aclose()

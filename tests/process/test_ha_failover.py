@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -48,30 +49,55 @@ def assert_each_once(out: Path, n: int) -> None:
     assert {row["gristmill"]["status"] for row in rows} == {"ok"}
 
 
-def test_a_killed_primary_costs_no_result(store: SentinelStore | ClusterStore, tmp_path: Path):
-    """`submit --wait` and a daemon live through it: exit code 0, every line once, in order, no child was restarted."""
-    write_requests(tmp_path / "in.jsonl", N)
+@contextmanager
+def at_work(store: SentinelStore | ClusterStore, folder: Path, *options: object) -> Iterator[tuple[str, Background]]:
+    """A job over N requests, its `submit --wait`, and a daemon; at the end the daemon is well, no child has died."""
+    write_requests(folder / "in.jsonl", N)
+    words = ("submit", folder / "in.jsonl", "-m", "standin", "--wait", "-o", folder / "out.jsonl", *options)
     with StandinProcess("--latency", "0.03") as standin:
-        daemon = Daemon(tmp_path, "-e", standin.url, "--workers", "2", "--concurrency", "16", "--no-metrics",
+        daemon = Daemon(folder, "-e", standin.url, "--workers", "2", "--concurrency", "16", "--no-metrics",
                         "--no-control", redis=store.url)  # fmt: skip
-        argv = command("submit", tmp_path / "in.jsonl", "-m", "standin", "--wait", "-o", tmp_path / "out.jsonl")
         try:
-            with Background(argv, environment(GRISTMILL_REDIS_URL=store.url)) as submit:
-                job = submit.wait_for_line("job ").split("job ")[1].split()[0].strip(",;:.")
-                old = store.server_of(job)
-                has_done(old.client, job, N // 8)
-                store.replica_of(old).lose_sight_of(old)
-                had = done(old.client, job)
-                has_done(old.client, job, had + N // 8)
-                lost = done(old.client, job)
-                new = store.fail_over(job)
-                assert done(new.client, job) < lost < N
-                code = submit.wait(PATIENCE_S)
-                assert code == 0, submit.stderr + daemon.log[-3000:]
-            print(f"{job}: {had} done when the replica was cut off, {lost} when the primary died", standin.stats)
-            print(submit.stderr)
+            with Background(command(*words), environment(GRISTMILL_REDIS_URL=store.url)) as submit:
+                yield submit.wait_for_line("job ").split("job ")[1].split()[0], submit
+                print(standin.stats, submit.stderr, sep="\n")
             assert "generation 1" not in daemon.log, "a child has died of it"
             assert daemon.stop() == 0
         finally:
             daemon.close()
+
+
+def test_a_killed_primary_costs_no_result(store: SentinelStore | ClusterStore, tmp_path: Path):
+    """`submit --wait` and a daemon live through it: exit code 0, every line once, in order, no child was restarted."""
+    with at_work(store, tmp_path) as (job, submit):
+        old = store.server_of(job)
+        has_done(old.client, job, N // 8)
+        store.replica_of(old).lose_sight_of(old)
+        had = done(old.client, job)
+        has_done(old.client, job, had + N // 8)
+        lost = done(old.client, job)
+        new = store.fail_over(job)
+        assert done(new.client, job) < lost < N
+        assert submit.wait(PATIENCE_S) == 0, submit.stderr
+        print(f"{had} were done when the replica was cut off, {lost} when the primary died")
+    assert_each_once(tmp_path / "out.jsonl", N)
+
+
+def test_input_that_was_fed_to_its_end_and_lost_is_fed_again(tmp_path: Path):
+    """The feeder has ended, and what takes over knows nothing of the last lines: the command that waits feeds them."""
+    store = SentinelStore()
+    try:
+        store.start()
+        with at_work(store, tmp_path, "--payload-mark", "100KB") as (job, submit):
+            old, meta = store.server_of(job), JobKeys(job).meta
+            has_done(old.client, job, N // 8)
+            replica = store.replica_of(old)
+            replica.lose_sight_of(old)
+            wait_until_sync(lambda: old.client.hget(meta, "closed") == b"1", timeout_s=PATIENCE_S, description="fed")
+            assert replica.client.hget(meta, "closed") == b"0"
+            store.fail_over(job)
+            assert submit.wait(PATIENCE_S) == 0, submit.stderr
+            assert "the store has lost the end of the input: feeding it again" in submit.stderr
+    finally:
+        store.close()
     assert_each_once(tmp_path / "out.jsonl", N)

@@ -17,15 +17,29 @@ from pathlib import Path
 from typing import Any
 
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from gristmill.contract.keys import JobKeys
+from gristmill.queue.cluster import ClusterRedis
+from gristmill.queue.connection import PatientRetry
 from tests.support.store import server_binary
 
 SERVICE = "mill"
-DOWN_MS = int(os.environ.get("GRISTMILL_HA_DOWN_MS", "700"))
+DOWN_MS = int(os.environ.get("GRISTMILL_HA_DOWN_MS", "500"))
 """A server that is silent for so long counts as dead."""
+
+
+def impatient(client: AsyncRedis) -> AsyncRedis:
+    """The same client, which repeats nothing: for tests of what it raises in the end."""
+    never = PatientRetry(NoBackoff(), 0)
+    if isinstance(client, ClusterRedis):
+        client._patience = never
+    else:
+        client.connection_pool.connection_kwargs["retry"] = never
+    return client
 
 
 def free_port() -> int:

@@ -77,6 +77,11 @@ class FeederKeeper:
                 )
             self._tell(f"feeder lost at line {line:,} ({how}); resuming")
 
+    async def again(self) -> FeederEnd:
+        """Feed what the store has lost although it had been fed to the end; as `run`."""
+        self._tell("the store has lost the end of the input: feeding it again")
+        return await self.run()
+
     async def _place(self, known: int) -> int:
         """How far the job has been fed; `known` while the store is away, since whoever killed one may kill both."""
         try:

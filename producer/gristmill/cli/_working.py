@@ -33,6 +33,8 @@ DRAIN_PATIENCE_S = 45.0
 STOP_PATIENCE_S = 5.0
 """A daemon whose job has ended has nothing to drain: one that takes longer hangs."""
 
+REOPENED_PERIOD_S = 2.0
+
 
 class End(StrEnum):
     """Why the work ended."""
@@ -159,9 +161,21 @@ class Crew:
         if self._feeder is None:
             return
         end = await self._feeder.run()
-        if end.code:
-            self._end(End.FEEDER, end.message, end.code, told=end.told)
-        self._fed = end.code == 0
+        while end.code == 0:
+            self._fed = True
+            await self._until_opened_again()
+            self._fed = False
+            end = await self._feeder.again()
+        self._end(End.FEEDER, end.message, end.code, told=end.told)
+
+    async def _until_opened_again(self) -> None:
+        """Return once the store has lost the end of the input, which had been fed (a failover, a power cut)."""
+        while True:
+            await asyncio.sleep(REOPENED_PERIOD_S)
+            with contextlib.suppress(JobNotFoundError, *OUTAGES):
+                seen = await self._queue.snapshot()
+                if not seen.closed and seen.state in {JobState.RUNNING, JobState.PAUSED}:
+                    return
 
     async def _mind_daemon(self) -> None:
         if self._daemon is None:
