@@ -23,6 +23,7 @@ from gristmill.cli._watching import Watcher, needs_somebody
 from gristmill.contract.lifecycle import PauseReason
 from gristmill.contract.manifest import Manifest
 from gristmill.neighbours import holder
+from gristmill.queue.connection import StoreDiskError
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.replies import Role
 from gristmill.queue.store import connect
@@ -218,3 +219,17 @@ async def test_an_early_feeder_that_nobody_takes_is_ended(monkeypatch: pytest.Mo
     assert taken.returncode is None
     taken.kill()
     await taken.wait()
+
+
+async def test_a_full_disk_of_the_store_is_named(redis: Redis, monkeypatch: pytest.MonkeyPatch):
+    """Somebody has to make room, so it must not look like an outage that ends by itself."""
+    views, queue = Views(), await job(redis)
+    watching = watcher(queue, redis, views)
+    await watching.look()
+
+    async def refused() -> None:
+        raise StoreDiskError("Errors writing to the AOF file: No space left on device")
+
+    monkeypatch.setattr(queue, "snapshot", refused)
+    assert await watching.look() is None
+    assert views.seen[-1].waiting_for.startswith("room on the store's disk")

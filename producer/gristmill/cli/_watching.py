@@ -20,6 +20,7 @@ from gristmill.cli._session import Store
 from gristmill.cli._talk import Talk
 from gristmill.contract.lifecycle import TERMINAL, JobState, PauseReason
 from gristmill.preflight import Unusable, preflight
+from gristmill.queue.connection import StoreDiskError
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.replies import JobSnapshot
 from gristmill.queue.scene import look_around
@@ -130,7 +131,7 @@ class Watcher:
             trouble = (await self._trouble() if self._trouble else "") or await self._named(snapshot)
         except OUTAGES as error:
             if self.snapshot is not None:
-                self._show(self.snapshot, f"the store ({type(error).__name__})")
+                self._show(self.snapshot, _ailment(error))
             return None
         self._show(snapshot, trouble)
         return snapshot
@@ -185,6 +186,13 @@ class Watcher:
         verdicts = await asyncio.to_thread(preflight, self._urls, self._key)
         sick = [v.problem for v in verdicts if isinstance(v, Unusable)]
         return sick[0] if len(sick) == len(verdicts) else ""
+
+
+def _ailment(error: Exception) -> str:
+    """What is waited for while the store answers with `error`."""
+    if isinstance(error, StoreDiskError):
+        return "room on the store's disk: it can't write its log, and refuses writes"
+    return f"the store ({type(error).__name__})"
 
 
 def needs_somebody(snapshot: JobSnapshot) -> bool:

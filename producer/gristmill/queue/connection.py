@@ -6,7 +6,8 @@ bounds a write, swallows a cancellation that comes when the write has just ended
 uvloop raises RuntimeError for a write to a connection that the other side has reset, which nobody takes for an outage.
 
 A primary that has fewer replicas than it is told to have (``min-replicas-to-write``) refuses writes with NOREPLICAS,
-for which the library has no name: `NoReplicasError`.
+for which the library has no name: `NoReplicasError`. Nor has it one for MISCONF, with which a store refuses writes
+while it can't write its own files, mostly for want of room on its disk: `StoreDiskError`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,15 @@ class NoReplicasError(ResponseError):
     """The primary takes no writes, since too few replicas follow it."""
 
 
+class StoreDiskError(ResponseError):
+    """The store takes no writes, since it can't write its log or its snapshot."""
+
+    def __str__(self) -> str:
+        return f"MISCONF {super().__str__()}"
+
+
 BaseParser.EXCEPTION_CLASSES.setdefault("NOREPLICAS", NoReplicasError)
+BaseParser.EXCEPTION_CLASSES.setdefault("MISCONF", StoreDiskError)
 
 _once: ContextVar[bool] = ContextVar("gristmill_sent_once", default=False)
 

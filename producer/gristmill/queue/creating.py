@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from redis.asyncio import Redis
+from redis.exceptions import OutOfMemoryError
 
 from gristmill.contract import manifest as manifests
 from gristmill.contract.failure import CLASSES, FailureClass
@@ -12,7 +13,7 @@ from gristmill.contract.keys import JobKeys
 from gristmill.contract.lifecycle import TERMINAL, JobState, PauseReason
 from gristmill.contract.manifest import Manifest
 from gristmill.queue import loader, registry
-from gristmill.queue.errors import JobExistsError, JobNotFoundError
+from gristmill.queue.errors import JobExistsError, JobNotFoundError, StoreFullError
 from gristmill.queue.handle import Handle
 from gristmill.queue.replies import JobSnapshot, Lease, Role
 
@@ -27,11 +28,23 @@ async def create(redis: Redis, manifest: Manifest) -> Handle:
 
     Raises:
         JobExistsError: another job has its id.
+        StoreFullError: the store is at its memory limit.
         ValueError: the manifest's id or block size cannot be used.
     """
     if manifest.block_size % 8 or not 8 <= manifest.block_size <= MAX_BLOCK_SIZE:
         raise ValueError(f"block_size is a multiple of 8 from 8 to {MAX_BLOCK_SIZE}, not {manifest.block_size}")
     keys = JobKeys(manifest.job)
+    try:
+        reply = await _put(redis, keys, manifest)
+    except OutOfMemoryError:
+        raise StoreFullError from None
+    handle = Handle(redis, keys, manifest.epoch, manifest.block_size)
+    handle.see(0, reply[1])
+    return handle
+
+
+async def _put(redis: Redis, keys: JobKeys, manifest: Manifest) -> Any:
+    """Announce the job, create it, and have it worked on; the script's reply."""
     await registry.announce_job(redis, manifest.job)
     fields = [word for pair in _fields(manifest).items() for word in pair]
     reply = await loader.call(
@@ -41,9 +54,7 @@ async def create(redis: Redis, manifest: Manifest) -> Handle:
         raise JobExistsError(manifest.job)
     await registry.keep_job(redis, manifest.job)
     await registry.mark_runnable(redis, manifest.job, manifest.priority)
-    handle = Handle(redis, keys, manifest.epoch, manifest.block_size)
-    handle.see(0, reply[1])
-    return handle
+    return reply
 
 
 def _fields(manifest: Manifest) -> dict[str, str | int | float]:

@@ -20,7 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from gristmill.contract.storeurl import FORMS, Cluster, Host, Sentinels, parse_store_url, shown
 from gristmill.queue.cluster import REPEATED, ClusterRedis, each_primary
-from gristmill.queue.connection import PROMPT, NoReplicasError, PatientRetry, refusal
+from gristmill.queue.connection import PROMPT, NoReplicasError, PatientRetry, StoreDiskError, refusal
 from gristmill.queue.errors import StoreError
 from gristmill.queue.primary import FOLLOWING, FollowingPool, Primary
 from gristmill.queue.topology import Topology
@@ -42,12 +42,13 @@ OUTAGES: tuple[type[Exception], ...] = (
     RedisTimeoutError,
     ReadOnlyError,
     NoReplicasError,
+    StoreDiskError,
     AskError,  # also: moved
     TryAgainError,
     ClusterDownError,  # also: master down
     OSError,
 )
-"""What a call raises while the store is away, starting or failing over: wait and try again."""
+"""What a call raises while the store is away, starting, failing over or out of disk: wait and try again."""
 
 RETRIES = 6
 MIN_VERSION = (7, 0)
