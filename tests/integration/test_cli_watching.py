@@ -227,9 +227,9 @@ async def test_a_full_disk_of_the_store_is_named(redis: Redis, monkeypatch: pyte
     watching = watcher(queue, redis, views)
     await watching.look()
 
-    async def refused() -> None:
+    async def refused(_: LeaseQueue) -> None:
         raise StoreDiskError("Errors writing to the AOF file: No space left on device")
 
-    monkeypatch.setattr(queue, "snapshot", refused)
+    monkeypatch.setattr(LeaseQueue, "snapshot", refused)
     assert await watching.look() is None
     assert views.seen[-1].waiting_for.startswith("room on the store's disk")
