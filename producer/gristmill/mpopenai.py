@@ -6,8 +6,9 @@ slice that nobody helps with; a worker that dies loses nothing; memory stays fla
 limits its rate is waited for.
 
 Where the older class gave up, so does this one, since a script must come to its end: after `retry` charged attempts of
-a request; when the job needs a person (a wrong key, an unknown model); and when no server has answered at all for
-``retry * (connect time-out + wait)`` seconds. Then the rest gets `fail_msg`, and `last_failures` has the reasons.
+a request; when the job needs a person (a wrong key, an unknown model); and when for ``retry * (connect time-out +
+wait)`` seconds no server could be reached, or each call has failed. Then the rest gets `fail_msg`, and `last_failures`
+has the reasons.
 """
 
 from __future__ import annotations
@@ -22,24 +23,26 @@ from typing import Any, Self
 
 import msgspec
 
-from gristmill.contract.manifest import Timeouts
+from gristmill.contract.failure import TABLE, FailureClass, Fault
 from gristmill.sdk.bar import Bar
-from gristmill.sdk.errors import JobPausedError
+from gristmill.sdk.errors import ClosedError, JobPausedError
 from gristmill.sdk.face import Face, foreign, submission
 from gristmill.sdk.jobs import CoreJob
-from gristmill.sdk.options import JobOptions
 from gristmill.sdk.parsing import find_dict
 from gristmill.sdk.result import Error, Result, reasoning_of
 from gristmill.sdk.shape import shape
 from gristmill.sdk.stream import pull
-from gristmill.sdk.watch import Watch
+from gristmill.sdk.terms import Settings, Timeout, listed, server_url, settings
+from gristmill.sdk.watch import Probe, Watch
 
 FAIL_MSG = "Failed to obtain answer via API."
 MAX_WORKERS = 8
 MAX_CONNECTIONS = 16384
 MAX_CONCURRENCY = 65_536
-_LOOK_S = 0.1
-_LEAST_BACKOFF_S = 0.001
+_THREAD_NUM = 8192
+_DRAW_S = 0.1
+_LOOK_S = 1.0
+"""Without a bar to draw: a thousand threads may wait at once, and each look takes the interpreter's lock."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -51,23 +54,17 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class _Tally:
-    """What has come so far; written on the engine's thread, looked at by the caller's."""
+    """What has come so far; written on the engine's thread, looked at by the caller's.
+
+    `moves` counts the results that only a working server gives: answers, and refusals of what was asked.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[int, Any] = {}
         self.reasoning: dict[int, str] = {}
         self.failures: dict[int, Failure] = {}
         self.done = 0
-
-
-class _Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call works with: the constructor's values, and the call's over them."""
-
-    payload: dict[str, Any]
-    options: JobOptions
-    fail_msg: str
-    return_dict: bool
-    patience_s: float
+        self.moves = 0
 
 
 class OpenAIAPI:
@@ -114,9 +111,9 @@ class OpenAIAPI:
         port: int | str | None = None,
         retry: int = 10,
         wait: float = 3,
-        timeout: float | tuple[float, float] = (30, 1800),
+        timeout: Timeout = (30, 1800),
         max_tokens: int | None = 16384,
-        thread_num: int = 8192,
+        thread_num: int | None = 8192,
         return_dict: bool = False,
         logger: logging.Logger | None = None,
         max_connections: int | None = None,
@@ -127,11 +124,11 @@ class OpenAIAPI:
     ) -> None:
         self.model = model
         self.logger = logger or logging.getLogger("gristmill")
-        self.thread_num = max(1, thread_num)
-        self.num_workers = max(1, num_workers or min(os.cpu_count() or 1, MAX_WORKERS))
-        self.worker_concurrency = max(1, worker_concurrency or self.thread_num // self.num_workers)
-        self.max_connections = max(1, max_connections or min(self.worker_concurrency, MAX_CONNECTIONS))
-        self.fail_msg: str = kwargs.pop("fail_msg", FAIL_MSG)
+        self.thread_num = max(1, int(_THREAD_NUM if thread_num is None else thread_num))
+        self.num_workers = max(1, int(num_workers or min(os.cpu_count() or 1, MAX_WORKERS)))
+        self.worker_concurrency = max(1, int(worker_concurrency or self.thread_num // self.num_workers))
+        self.max_connections = max(1, int(max_connections or min(self.worker_concurrency, MAX_CONNECTIONS)))
+        self.fail_msg: Any = kwargs.pop("fail_msg", FAIL_MSG)
         self.last_failures: list[Failure] = []
         self.last_reasoning: list[str] = []
         self._defaults: dict[str, Any] = {
@@ -150,13 +147,13 @@ class OpenAIAPI:
             "max_tokens": max_tokens,
             **kwargs,
         }
-        self._url = _url(api_base or os.environ.get("OPENAI_API_BASE"), port)
+        self._url = server_url(api_base or os.environ.get("OPENAI_API_BASE"), port)
         self._key = key
         self._lock = threading.Lock()
-        self._face = self._new_face()
+        self._face, self._probe = self._begin()
 
-    def _new_face(self) -> Face:
-        return Face(
+    def _begin(self) -> tuple[Face, Probe]:
+        face = Face(
             endpoints=self._url,
             model=None,
             key=self._key,
@@ -169,14 +166,23 @@ class OpenAIAPI:
             private=True,
             ask_options=self._settings({}).options,
         )
+        return face, Probe(face)
 
-    @property
-    def _open_face(self) -> Face:
-        """Ours; a process that was forked from the one that made us gets a new one, for it has none of our threads."""
+    def _working(self) -> tuple[Face, Probe]:
+        """Those that work: new ones after `shutdown`, and in a process that was forked from the one that made us."""
         with self._lock:
-            if not self._face.engine.is_ours:
-                self._face = self._new_face()
-            return self._face
+            if not self._face.is_open:
+                self._face, self._probe = self._begin()
+            return self._face, self._probe
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which gets workers of its own."""
+        return {name: value for name, value in vars(self).items() if name not in {"_lock", "_face", "_probe"}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.Lock()
+        self._face, self._probe = self._begin()
 
     # -- many
 
@@ -190,10 +196,11 @@ class OpenAIAPI:
 
         Raises:
             ValueError: `messages` is one conversation instead of a list of them.
+            TypeError: the call is told what only the constructor takes, such as a key.
             SetupError: nothing can be sent from this machine.
         """
         settings = self._settings(kwargs)
-        items = _listed(messages)
+        items = listed(messages)
         tally = _Tally()
         if items:
             began_s = time.monotonic()
@@ -207,15 +214,15 @@ class OpenAIAPI:
         self.last_reasoning = [tally.reasoning.get(index, "") for index in range(len(items))]
         return [tally.answers.get(index, settings.fail_msg) for index in range(len(items))]
 
-    def _run(self, items: Sequence[Any], settings: _Settings, tally: _Tally) -> None:
-        face = self._open_face
+    def _run(self, items: Sequence[Any], settings: Settings, tally: _Tally) -> None:
+        face, probe = self._working()
         told = submission(items, None, None, "generate", None, "requests", settings.options, settings.payload)
         with foreign(), Bar(len(items)) as bar:
             job, hopper = face.wait(face.core.submit_stream(told))
             try:
                 pull(items, hopper, shape)
                 work = face.engine.submit(_collect(job, settings, tally))
-                why = self._attend(work, settings, tally, bar)
+                why = self._attend(work, Watch(probe, settings.patience_s, self.logger), tally, bar)
             finally:
                 hopper.close()
                 face.wait(face.core.forget(job))
@@ -224,25 +231,24 @@ class OpenAIAPI:
             if index not in tally.answers and index not in tally.failures:
                 tally.failures[index] = Failure(index, why.code, why.message)
 
-    def _attend(
-        self, work: concurrent.futures.Future[None], settings: _Settings, tally: _Tally, bar: Bar | None
-    ) -> Error:
+    def _attend(self, work: concurrent.futures.Future[None], watch: Watch, tally: _Tally, bar: Bar | None) -> Error:
         """Wait for the work, drawing the bar; why it ended before all answers were there, where it did."""
-        watch = Watch(self._open_face, settings.patience_s, self.logger)
         try:
             while True:
                 try:
-                    work.result(timeout=_LOOK_S)
+                    work.result(timeout=_LOOK_S if bar is None else _DRAW_S)
                 except concurrent.futures.TimeoutError:
                     if work.done():  # it was the work's own
                         raise
-                    trouble = watch.look(tally.done)
+                    trouble = watch.look(tally.moves)
                     if trouble is not None:
                         return trouble
                     if bar is not None:
                         bar.show(tally.done, len(tally.failures), watch.note)
                 else:
                     return Error("cancelled", "the job ended before this request was sent")
+        except concurrent.futures.CancelledError:  # another thread has shut us down
+            raise ClosedError from None
         except JobPausedError as error:
             self.logger.error(  # noqa: TRY400  a sentence for the user, not a traceback
                 f"{error.detail}; the requests without an answer are failed"
@@ -260,11 +266,11 @@ class OpenAIAPI:
         The response is the server's JSON; where none came, an object with `error`.
         """
         settings = self._settings(kwargs)
-        face = self._open_face
+        face, probe = self._working()
         tally = _Tally()
         with foreign():
             asked = face.engine.submit(_ask(face, inputs, settings, tally))
-            why = self._attend(asked, settings, tally, None)
+            why = self._attend(asked, Watch(probe, settings.patience_s, self.logger), tally, None)
         result: Result | None = tally.answers.get(0)
         if result is None:
             return -1, settings.fail_msg, {"error": {"code": why.code, "message": why.message}}
@@ -284,7 +290,10 @@ class OpenAIAPI:
     # -- end
 
     def shutdown(self) -> None:
-        """End the workers and everything else; may be called twice. At the end of the program it happens by itself."""
+        """End the workers and everything else; may be called twice. At the end of the program it happens by itself.
+
+        Calls of other threads end with `ClosedError`; a later one begins anew.
+        """
         self._face.close()
 
     def __enter__(self) -> Self:
@@ -296,40 +305,15 @@ class OpenAIAPI:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(model={self.model!r})"
 
-    # -- values
-
-    def _settings(self, kwargs: Mapping[str, Any]) -> _Settings:
-        told = {**self._defaults, **kwargs}
-        connect_s, read_s = _two(told.pop("timeout"))
-        retry, wait_s = max(1, int(told.pop("retry"))), float(told.pop("wait"))
-        return_dict, fail_msg = bool(told.pop("return_dict")), told.pop("fail_msg", self.fail_msg)
-        thinking = told.pop("enable_thinking")
-        if thinking is not None:
-            told["chat_template_kwargs"] = {
-                "enable_thinking": bool(thinking),
-                **(told.get("chat_template_kwargs") or {}),
-            }
-        return _Settings(
-            payload={name: value for name, value in told.items() if value is not None},
-            options=JobOptions(
-                max_attempts=retry,
-                max_backoff_s=max(wait_s, _LEAST_BACKOFF_S),
-                timeouts=Timeouts(
-                    connect_s=connect_s, first_byte_s=read_s, idle_s=read_s, total_s=connect_s + 2 * read_s
-                ),
-                max_in_flight=self.thread_num,
-            ),
-            fail_msg=fail_msg,
-            return_dict=return_dict,
-            patience_s=retry * (connect_s + wait_s),
-        )
+    def _settings(self, told: Mapping[str, Any]) -> Settings:
+        return settings({**self._defaults, "fail_msg": self.fail_msg, "thread_num": self.thread_num}, told)
 
 
 class MPOpenAIAPI(OpenAIAPI):
     """The same, under the name that scripts with several processes use."""
 
 
-async def _collect(job: CoreJob, settings: _Settings, tally: _Tally) -> None:
+async def _collect(job: CoreJob, settings: Settings, tally: _Tally) -> None:
     """Every result of the job into the tally, as they come."""
     delivery = await job.deliver(ordered=False)
     try:
@@ -344,16 +328,17 @@ async def _collect(job: CoreJob, settings: _Settings, tally: _Tally) -> None:
                 if result.reasoning:
                     tally.reasoning[result.index] = result.reasoning
                 tally.done += 1
+                tally.moves += _has_moved(result)
     finally:
         await delivery.close()
 
 
-async def _ask(face: Face, inputs: Any, settings: _Settings, tally: _Tally) -> None:
+async def _ask(face: Face, inputs: Any, settings: Settings, tally: _Tally) -> None:
     tally.answers[0] = await face.asker.ask(shape(inputs, settings.payload))
     tally.done = 1
 
 
-def _answer(result: Result, settings: _Settings) -> tuple[Any, Failure | None]:
+def _answer(result: Result, settings: Settings) -> tuple[Any, Failure | None]:
     """What the caller gets for a result, or why it gets nothing."""
     if result.error is not None:
         return None, Failure(result.index, result.error.code, result.error.message)
@@ -365,33 +350,6 @@ def _answer(result: Result, settings: _Settings) -> tuple[Any, Failure | None]:
     return found, None
 
 
-def _url(api_base: str | None, port: int | str | None) -> str | None:
-    """The server's URL; None leaves it to the environment, or to the error that says it is missing."""
-    if api_base is None and port is None:
-        return None
-    base = (api_base or "http://127.0.0.1").rstrip("/")
-    if "://" not in base:
-        base = f"http://{base}"
-    return base if port is None else f"{base}:{port}/v1/chat/completions"
-
-
-def _two(timeout: float | tuple[float, float]) -> tuple[float, float]:
-    if isinstance(timeout, int | float):
-        return float(timeout), float(timeout)
-    connect_s, read_s = timeout
-    return float(connect_s), float(read_s)
-
-
-def _listed(messages: Iterable[Any]) -> Sequence[Any]:
-    """The messages as a sequence.
-
-    Raises:
-        ValueError: it is one message or conversation, which would be taken for as many as it has parts.
-    """
-    if isinstance(messages, str | bytes | Mapping):
-        raise ValueError("messages is a list with one item per answer: put a single message into a list")  # noqa: TRY004  one kind of error for one kind of mistake
-    items = messages if isinstance(messages, Sequence) else list(messages)
-    first = items[0] if items else None
-    if isinstance(first, Mapping) and ("role" in first or ("type" in first and "value" in first)):
-        raise ValueError("messages is one conversation, and a list of them is expected: write [messages]")
-    return items
+def _has_moved(result: Result) -> bool:
+    """Whether only a working server gives this result."""
+    return result.error is None or TABLE[FailureClass(result.error.code)].fault is not Fault.SERVER

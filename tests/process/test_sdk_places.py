@@ -129,11 +129,32 @@ asyncio.run(main())
 )
 
 
-@pytest.mark.parametrize(("source", "arguments"), [(THREADS, []), (LOOPS, ["asyncio"]), (LOOPS, ["uvloop"])],
-                         ids=["threads", "asyncio", "uvloop"])  # fmt: skip
+SPAWNED = (
+    CHECK
+    + """
+import multiprocessing
+
+api = MPOpenAIAPI("standin", api_base=sys.argv[1], num_workers=1)
+
+if __name__ == "__main__":
+    prompts = [f"prompt {n}" for n in range(20)]
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        found = pool.map(api.generate_inner, prompts)
+        pool.close()
+        pool.join()
+    assert all(right(answer, p) for (_, answer, _), p in zip(found, prompts, strict=True))
+    print("right")
+"""
+)
+
+
+@pytest.mark.parametrize(("source", "arguments"), [(THREADS, []), (LOOPS, ["asyncio"]), (LOOPS, ["uvloop"]),
+                                                    (SPAWNED, [])],
+                         ids=["threads", "asyncio", "uvloop", "spawned"])  # fmt: skip
 def test_many_callers_at_once(tmp_path: Path, standin: StandinProcess, source: str, arguments: list[str]):
-    """Twenty threads, or many tasks of one loop, each get the answers to their own requests."""
+    """Twenty threads, many tasks of one loop, or spawned processes that were given the class, each get the answers to
+    their own requests."""
     with Program(tmp_path, source, standin.url, *arguments) as program:
         assert program.wait() == 0, program.said
         assert program.said == "right"
-        assert program.left() == []
+        wait_until_sync(lambda: program.left() == [], description="nothing is left")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import pickle
@@ -91,6 +92,12 @@ def test_settings_become_the_body_and_the_terms_of_a_job():
         (None, None, "http://e:7", "http://e:7/v1"),
         (None, 7, "http://e", "http://e:7/v1"),
         (None, 7, None, "http://127.0.0.1:7/v1"),
+        ("", 7, None, "http://127.0.0.1:7/v1"),
+        ("http://h/v1", 7, None, "http://h:7/v1"),
+        ("http://h/v1/chat/completions", 7, None, "http://h:7/v1"),
+        ("http://h/gate", 7, None, "http://h:7/gate/v1"),
+        ("http://h:7", 7, None, "http://h:7/v1"),
+        ("http://[::1]", 7, None, "http://[::1]:7/v1"),
     ],
 )
 def test_the_servers_address(monkeypatch, given, port, environment, url):
@@ -98,6 +105,40 @@ def test_the_servers_address(monkeypatch, given, port, environment, url):
     if environment:
         monkeypatch.setenv("OPENAI_API_BASE", environment)
     assert MPOpenAIAPI("m", api_base=given, port=port)._face.options.endpoints == [url]
+
+
+def test_two_ports_are_one_too_many():
+    """Which is meant can't be known."""
+    with pytest.raises(SetupError, match="api_base names port 1, and port is 2"):
+        MPOpenAIAPI("m", api_base="http://h:1", port=2)
+
+
+@pytest.mark.parametrize(
+    ("told", "clocks"),
+    [(None, (86_400, 86_400)), ((3, None), (3, 86_400)), ([3, 4], (3, 4)), (("3", "4"), (3, 4)), (7.5, (7.5, 7.5))],
+)
+def test_timeouts_in_many_spellings(told, clocks):
+    """None is a day: scripts mean "as long as it takes"."""
+    options = made(timeout=told)._settings({}).options
+    assert (options.timeouts.connect_s, options.timeouts.first_byte_s) == clocks
+
+
+def test_numbers_may_be_missing_or_text():
+    """As they come out of a settings file."""
+    api = made(thread_num=None, num_workers="2", retry=None, wait=None, max_connections="5")
+    assert (api.thread_num, api.num_workers, api.worker_concurrency, api.max_connections) == (8192, 2, 4096, 5)
+    assert api._settings({}).options.max_attempts == 1
+    assert api._settings({"thread_num": 7}).options.max_in_flight == 7
+
+
+def test_a_copy_works_for_itself():
+    """Pickled into another process or copied, it has the settings and none of the threads."""
+    api = made(key="sk-x", fail_msg="none", temperature=0)
+    for again in (pickle.loads(pickle.dumps(api)), copy.deepcopy(api)):
+        assert again._settings({}) == api._settings({})
+        assert again._face.options == api._face.options
+        assert again._face is not api._face
+        again.shutdown()
 
 
 def test_the_key_comes_from_the_call_or_the_environment(monkeypatch):
@@ -113,7 +154,7 @@ def test_the_key_comes_from_the_call_or_the_environment(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "messages", [[{"role": "user", "content": "a"}], [{"type": "text", "value": "a"}], "a", {"role": "user"}]
+    "messages", [[{"role": "user", "content": "a"}], [{"type": "text", "value": "a"}], "a", {"role": "user"}, None, 3]
 )
 def test_one_conversation_in_the_place_of_many_is_refused(messages):
     """It would be taken for as many requests as it has messages."""

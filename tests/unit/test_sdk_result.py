@@ -79,6 +79,14 @@ def test_a_record_becomes_a_result():
         ("{'a': 'x'}", {"a": "x"}),
         ('The answer is {"a": 1}, I think.', {"a": 1}),
         ('A set {x} and then {"a": "}"} and more }', {"a": "}"}),
+        ("So: {'a': True}, I think.", {"a": True}),
+        ('```json{"a": 1}```', {"a": 1}),
+        ('```json\n{"a": "```sh\\nls\\n```"}\n```', {"a": "```sh\nls\n```"}),
+        ('```\n{"a": 1}\n```\n```\n{"b": 2}\n```', {"a": 1}),
+        ('<think>{"draft": 1}</think>\n{"a": 1}', {"a": 1}),
+        ('<think>{"draft": 1}</think> none', None),
+        ('{"a": "</think>"}', {"a": "</think>"}),
+        ("{}", {}),
         ("[1, 2]", None),
         ("no object", None),
         ("{", None),
@@ -87,5 +95,5 @@ def test_a_record_becomes_a_result():
     ],
 )
 def test_a_dict_is_found_in_what_a_model_wrote(text, found):
-    """Bare, fenced, in Python's spelling, or between other words."""
+    """Bare, fenced, in Python's spelling, or between other words; not in its thoughts."""
     assert find_dict(text) == found

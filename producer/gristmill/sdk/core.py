@@ -25,6 +25,7 @@ from gristmill.intake.errors import InputError
 from gristmill.intake.options import EncodeOptions
 from gristmill.intake.source import identify
 from gristmill.preflight import Unusable, Usable, Verdict, preflight, wait_for_endpoint
+from gristmill.queue import board
 from gristmill.queue.errors import JobNotFoundError, QueueError
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.registry import list_jobs
@@ -38,7 +39,6 @@ from gristmill.sdk.stream import Hopper
 
 log = logging.getLogger("gristmill")
 
-FIRST_ALONE = 4
 PRIVATE_MARK_BYTES = 256 << 20
 """Most requests, and most results, in a private store: it lives in this machine's memory, beside the caller."""
 _PING_EVERY_S = 1.0
@@ -86,6 +86,12 @@ class Core:
         """Raises DaemonError when the private daemon was given up."""
         if self._trouble is not None:
             raise self._trouble
+
+    async def all_given_up(self) -> bool:
+        """Whether the workers have given up every endpoint for now, since it fails each call."""
+        seen = await board.read(self.redis, self.pool)
+        down = {notice.endpoint for notice in seen.notices if notice.state == "down"}
+        return down.issuperset(self.options.endpoints)
 
     # -- start
 
@@ -229,7 +235,7 @@ class Core:
             source=source,
             max_attempts=options.max_attempts,
             max_backoff_s=options.max_backoff_s,
-            first_alone=0 if self.proven else FIRST_ALONE,
+            first_alone=0 if self.proven else options.first_alone,
             timeouts=options.timeouts,
             on_truncated=options.on_truncated,
             max_failures=options.max_failures,

@@ -19,6 +19,7 @@ from gristmill.sdk.core import Core
 from gristmill.sdk.engine import Engine
 from gristmill.sdk.errors import GristmillError, SetupError
 from gristmill.sdk.options import STORE_VARIABLE, ClientOptions, JobOptions, Submission, api_key, base_urls
+from gristmill.sdk.shape import plain
 
 T = TypeVar("T")
 
@@ -75,6 +76,11 @@ class Face:
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """The outcome of `work` on the engine, for a caller without one."""
         return self.engine.wait(work)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be used: not closed, and not of the process that this one was forked from."""
+        return self._end.alive and self.engine.is_ours
 
     def close(self) -> None:
         """Stop everything; blocks until it has ended."""
@@ -146,7 +152,7 @@ def submission(
     import msgspec
 
     try:
-        msgspec.json.encode(body)
+        body = msgspec.json.decode(msgspec.json.encode(body, enc_hook=plain))
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
         raise SetupError(f"the keys for every body can't be written as JSON: {error}") from error
     path = named(requests)

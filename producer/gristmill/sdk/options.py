@@ -51,6 +51,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         timeouts: the four clocks of one attempt, seconds.
         request_deadline_s: fail a request that has no answer so long after it was first started; 0 is never.
         max_in_flight: most requests of the job in flight, over all workers; 0 is no limit.
+        first_alone: so many go out before the others; when they fail alike, the job pauses. 0 sends all at once.
         max_failures: pause the job after so many failed requests; 0 is off.
         on_truncated: an answer that was cut at its token limit is kept (with the flag ``truncated``) or fails.
         image: how pictures are made fit to send.
@@ -61,6 +62,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeouts: Timeouts = Timeouts()
     request_deadline_s: float = 0.0
     max_in_flight: int = 0
+    first_alone: int = 4
     max_failures: int = 0
     on_truncated: Literal["keep", "fail"] = "keep"
     image: ImageOptions = ImageOptions()

@@ -5,22 +5,38 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 _FENCED = re.compile(r"```[a-zA-Z0-9_-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
+_THOUGHT_END = "</think>"
 _MOST_STARTS = 50
 
 
 def find_dict(text: str) -> dict[str, Any] | None:
     """The first object in `text`: the text itself, what stands in a fenced block, or what stands between other words.
 
-    JSON first, then a Python literal (single quotes, True, None). None where there is no object.
+    JSON first, then a Python literal (single quotes, True, None). What a model thought aloud before its answer is not
+    looked at: a draft is no answer. None where there is no object.
     """
-    for candidate in (text, *_FENCED.findall(text)):
+    found = _whole(text.strip())
+    if found is not None:
+        return found
+    text = text.rpartition(_THOUGHT_END)[2]
+    for candidate in _candidates(text):
         found = _whole(candidate.strip())
         if found is not None:
             return found
     return _inside(text)
+
+
+def _candidates(text: str) -> Iterator[str]:
+    """Pieces that may be an object as a whole."""
+    yield text
+    yield from _FENCED.findall(text)
+    first, last = text.find("{"), text.rfind("}")
+    if 0 <= first < last:  # with a fence in one of its own values, or written as Python between words
+        yield text[first : last + 1]
 
 
 def _whole(text: str) -> dict[str, Any] | None:

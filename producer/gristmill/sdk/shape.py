@@ -58,7 +58,7 @@ def shape(request: object, extra: Mapping[str, Any] | None = None) -> Shaped:
         line = _line(request, given)
         if extra:
             line = _with(line, extra)
-        data = msgspec.json.encode(line, enc_hook=_plain)
+        data = msgspec.json.encode(line, enc_hook=plain)
     except ShapeError as error:
         return Shaped(b"", refused=str(error))
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
@@ -72,14 +72,19 @@ def _with(line: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     return {**line, **extra}
 
 
-def _plain(value: object) -> Any:
-    """What msgspec can't write by itself: paths, and numbers of other libraries."""
+def plain(value: object) -> Any:
+    """What msgspec can't write by itself: paths, and numbers and arrays of other libraries.
+
+    Raises:
+        TypeError: it is something else.
+    """
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    item = getattr(value, "item", None)  # numpy's and torch's scalars
-    if callable(item):
-        return item()
-    raise TypeError
+    for name in ("tolist", "item"):  # numpy's and torch's
+        convert = getattr(value, name, None)
+        if callable(convert):
+            return convert()
+    raise TypeError(f"a {type(value).__name__} is no JSON")
 
 
 def _line(request: object, given: list[Any]) -> dict[str, Any]:
