@@ -133,7 +133,7 @@ def test_failures_are_values_in_their_places(client, standin):
     assert results[1].status_code == 400
     with pytest.raises(gristmill.RequestFailedError, match=r"request 1 failed \(bad_request\)"):
         results[1].require()
-    assert "line 4 is a int: give a string" in results[3].error.message
+    assert "request 3 is a int: give a string" in results[3].error.message
 
 
 def test_what_the_iterable_raises_comes_out_as_it_is(client):
@@ -284,79 +284,3 @@ def test_jobs_of_a_shared_store_outlive_the_client(standin, tmp_path):
     finally:
         daemon.terminate()
         daemon.wait(30)
-
-
-# --- the drop-in
-
-
-@pytest.fixture(scope="module")
-def api(standin: StandinProcess) -> Iterator[gristmill.MPOpenAIAPI]:
-    with gristmill.MPOpenAIAPI(
-        "standin", api_base=standin.root, thread_num=64, num_workers=1, retry=2, wait=0.1
-    ) as api:
-        yield api
-
-
-def test_the_drop_in_puts_fail_msg_in_the_place_of_failures(api, standin, caplog):
-    """And keeps the reasons; one log line has the counts; the next call begins anew."""
-    standin.control(faults=[{"kind": "status", "status": 500, "text": "POISON"}])
-    with caplog.at_level("INFO", logger="gristmill"):
-        answers = api.generate(["a", "POISON b", [{"type": "image", "value": "/missing"}], "c"], fail_msg="none")
-    assert [a == "none" for a in answers] == [False, True, True, False]
-    assert [(f.index, f.code) for f in api.last_failures] == [(1, "transient"), (2, "bad_image")]
-    assert [r.getMessage().partition(" (")[0] for r in caplog.records if "requests:" in r.getMessage()] == [
-        "4 requests: 2 succeeded, 2 failed"
-    ]
-    assert api.generate(["a"]) == answers[:1]
-    assert api.last_failures == []
-    code, answer, response = api.generate_inner("POISON")
-    assert (code, answer) == (500, api.fail_msg)
-    assert response
-    assert api.generate_inner("a")[:2] == (0, answers[0])
-
-
-@pytest.mark.parametrize(
-    "told", ['"top_k":20', '"min_p":0.0', '"chat_template_kwargs":{"enable_thinking":false}', '"max_tokens":7', '"x":1']
-)
-def test_the_drop_in_sends_its_settings(api, standin, told):
-    """Those of the constructor, those of the call, and the extras of vLLM and SGLang; alone and in a list."""
-    standin.control(faults=[{"kind": "content", "body": "told", "text": told}])
-    assert api.generate(["a"], max_tokens=7, x=1) == ["told"]
-    assert api.generate_inner("a", max_tokens=7, x=1)[1] == "told"
-
-
-def test_the_drop_in_gives_dicts_and_reasoning(api, standin):
-    """`return_dict` parses; an answer without one has failed. Reasoning comes by an accessor."""
-    (found,) = api.generate(["abc"], return_dict=True)
-    assert found["text_len"] == 3
-    assert api.generate_inner("abc", return_dict=True)[1] == found
-    assert api.reasoning({"choices": [{"message": {"reasoning_content": "hm"}}]}) == "hm"
-    assert api.last_reasoning == [""]
-    standin.control(faults=[{"kind": "content", "body": 'So:\n```json\n{"a": [1]}\n```'}])
-    assert api.generate(["abc"], return_dict=True) == [{"a": [1]}]
-    standin.control(faults=[{"kind": "content", "body": "no dict at all"}])
-    assert api.generate(["abc"], return_dict=True) == [api.fail_msg]
-    assert api.last_failures[0].code == "invalid_output"
-
-
-def test_the_drop_in_ends_when_a_person_is_needed(standin, caplog):
-    """A wrong key: every answer is fail_msg, the reason is in the log, and nothing hangs."""
-    standin.control(key="sk-right")
-    with gristmill.OpenAIAPI("standin", key="sk-wrong", api_base=standin.root, num_workers=1) as api:
-        assert api.generate(["a", "b"]) == [api.fail_msg] * 2
-        assert {f.code for f in api.last_failures} == {"config_error"}
-        assert "does not accept the key" in caplog.text
-        assert api.generate_inner("a")[0] == -1
-        standin.control(key=None)
-        assert api.generate(["a"]) != [api.fail_msg]
-
-
-def test_the_drop_in_ends_when_no_server_comes(monkeypatch, caplog):
-    """After retry * (connect time-out + wait) seconds without any: the rest is fail_msg."""
-    monkeypatch.setattr("gristmill.sdk.watch._STALLED_S", 0.3)
-    with gristmill.OpenAIAPI("m", api_base="http://127.0.0.1", port=9, retry=1, wait=0.5, timeout=(0.5, 1)) as api:
-        assert api.generate(["a", "b"]) == [api.fail_msg] * 2
-        assert [(f.index, f.code) for f in api.last_failures] == [(0, "endpoint_down"), (1, "endpoint_down")]
-        assert "refused the connection" in api.last_failures[0].message
-        assert api.generate_inner("a")[:2] == (-1, api.fail_msg)
-    assert "waiting: " in caplog.text

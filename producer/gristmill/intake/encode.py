@@ -48,6 +48,7 @@ class Entry(msgspec.Struct, gc=False):
         model: whether the body names one.
         refused: why it can't be sent; then pieces and images are empty.
         carried: the finished line of an earlier run that answers it; then it is not sealed.
+        label: what messages call it; None is ``line N``.
     """
 
     line: int
@@ -64,11 +65,17 @@ class Entry(msgspec.Struct, gc=False):
     has_model: bool = True
     refused: Refused | None = None
     carried: Carried | None = None
+    label: str | None = None
+
+    @property
+    def called(self) -> str:
+        """What messages call it."""
+        return self.label or f"line {self.line}"
 
     def frame(self, ordinal: int) -> bytes:
         """The encoded frame of a line that is sent or refused."""
         if self.refused is not None:
-            message = f"line {self.line} {self.refused.reason}"[:MAX_MESSAGE_CHARS]
+            message = f"{self.called} {self.refused.reason}"[:MAX_MESSAGE_CHARS]
             refusal = frame.Refusal(ordinal, self.custom_id, self.fingerprint, self.refused.cls, message, self.line)
             return frame.encode(refusal)
         return frame.encode(

@@ -94,7 +94,7 @@ class LinesSeen:
         self.refused += 1
         outcome = self._outcomes.get(self._on_bad_line)
         if self.refused <= _SHOWN and entry.refused is not None and outcome is not None:
-            self._report(Notice("bad_line", f"line {entry.line} {entry.refused.reason} (it {outcome})"))
+            self._report(Notice("bad_line", f"{entry.called} {entry.refused.reason} (it {outcome})"))
 
     def sum_up(self) -> None:
         """Tell what was not told line by line; once, at the end. Takes a third of a second for a million lines."""
@@ -102,10 +102,11 @@ class LinesSeen:
         if self.duplicates > _SHOWN:
             self._report(Notice("duplicate", f"{self.duplicates:,} lines repeat the custom_id of an earlier line"))
         if self.refused > _SHOWN:
-            self._report(Notice("bad_line", f"{self.refused:,} lines can't be sent: `producer check` shows them"))
+            text = "requests can't be sent: their results tell why, `producer check` does so beforehand"
+            self._report(Notice("bad_line", f"{self.refused:,} {text}"))
         if self.streams_removed:
             self._report(
-                Notice("stream", f'"stream" was taken out of {self.streams_removed:,} lines: results come whole')
+                Notice("stream", f'"stream" was taken out of {self.streams_removed:,} requests: results come whole')
             )
 
     def close(self) -> None:

@@ -288,6 +288,8 @@ class StreamEntries:
                 self._ahead_pictured -= 1
                 self._ahead_bytes -= weight
             self._ahead.popleft()
+            if entry.refused is not None:
+                entry.label = f"request {entry.place}"  # there are no lines; this is the index of its result
             found.append(entry)
         self._keep(found)
         return found
