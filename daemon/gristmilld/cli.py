@@ -62,7 +62,8 @@ _SETTINGS = (
     click.option("--config", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
                  help="Settings and endpoints, as TOML; see the documentation."),
     click.option("--redis", metavar="URL",
-                 help="The store (env GRISTMILL_REDIS_URL); without it, the embedded store of --state-dir."),
+                 help="The store, redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// "
+                 "(env GRISTMILL_REDIS_URL); without it, the embedded store of --state-dir."),
     click.option("-e", "--endpoint", "endpoints", multiple=True, metavar="URL|NAME",
                  help="A model server, or the name of a configured one; may be repeated."),
     click.option("--workers", type=click.IntRange(1, 1024),

@@ -112,7 +112,8 @@ class Client:
         endpoints: base URL of a model server, or several (environment: OPENAI_BASE_URL, OPENAI_API_BASE).
         model: for requests that name none. Without it, the one model that the server lists.
         key: sent to these endpoints alone (environment: OPENAI_API_KEY).
-        redis: a store to use instead, ``redis://``, ``rediss://`` or ``unix://``; its daemons send the requests.
+        redis: a store to use instead, ``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://`` or
+            ``redis+cluster://``; its daemons send the requests.
         state_dir: the embedded store of this folder instead, as commands with ``--state-dir`` use it.
         pool: which daemons of such a store may work on the jobs.
         workers: worker processes of the private daemon; one per core by default, at most 8.

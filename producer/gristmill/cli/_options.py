@@ -108,8 +108,8 @@ store_options = _collect(
             "--redis",
             metavar="URL",
             envvar="GRISTMILL_REDIS_URL",
-            help="Store to use, redis://, rediss:// or unix:// (environment: GRISTMILL_REDIS_URL). "
-            "Without it a private store is started.",
+            help="Store to use, redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// "
+            "(environment: GRISTMILL_REDIS_URL). Without it a private store is started.",
         ),
         click.option(
             "--state-dir",

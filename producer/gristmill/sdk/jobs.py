@@ -29,6 +29,7 @@ from gristmill.sdk.stream import Hopper, StreamEntries
 
 log = logging.getLogger("gristmill")
 
+REOPENED_PERIOD_S = 2.0
 RUN_AGE_S = 0.02
 """Somebody waits for the answers: a run of a stream is sealed this soon, full or not."""
 
@@ -100,6 +101,7 @@ class CoreJob:
         self._delivered = Delivered()
         self._delivery: Delivery | None = None
         self._feeding: asyncio.Task[FeedResult] | None = None
+        self._minding: asyncio.Task[None] | None = None
         self._entries: StreamEntries | None = None
 
     # -- feeding
@@ -107,7 +109,12 @@ class CoreJob:
     def feed_file(self, source: Source, options: EncodeOptions) -> None:
         """Begin to feed the job from a file."""
         token = f"sdk-{secrets.token_hex(6)}"
-        self._feed(feed(self.queue, source, options, None, token, self._holder, _tell))
+
+        def begin() -> Coroutine[Any, Any, FeedResult]:
+            return feed(self.queue, source, options, None, token, self._holder, _tell)
+
+        self._feed(begin())
+        self._minding = asyncio.create_task(self._mind_end(begin))
 
     def feed_stream(self, options: EncodeOptions) -> Hopper:
         """Begin to feed the job from what will be put into the hopper."""
@@ -116,6 +123,7 @@ class CoreJob:
         entries = self._entries = StreamEntries(hopper, options, pictures)
         token = f"sdk-{secrets.token_hex(6)}"
         self._feed(feed_entries(self.queue, entries.open, pictures, token, self._holder, _tell, run_age_s=RUN_AGE_S))
+        self._minding = asyncio.create_task(self._mind_end(None))
         return hopper
 
     def _feed(self, work: Coroutine[Any, Any, FeedResult]) -> None:
@@ -136,6 +144,30 @@ class CoreJob:
         finally:
             if self._entries is not None:
                 await self._entries.abandon()
+
+    async def _mind_end(self, begin: Callable[[], Coroutine[Any, Any, FeedResult]] | None) -> None:
+        """Feed again, by `begin`, what the store has lost although it was fed to the end (a failover, a power cut).
+
+        What can't be begun again ends the job: it would wait for ever for a feeder.
+        """
+        while True:
+            await asyncio.sleep(REOPENED_PERIOD_S)
+            feeding = self._feeding
+            if feeding is None or not feeding.done():
+                continue
+            if feeding.cancelled() or feeding.exception() is not None:
+                return
+            try:
+                seen = await self.queue.snapshot()
+            except JobNotFoundError:
+                return
+            except OUTAGES:
+                continue
+            if seen.state in TERMINAL:
+                return
+            if not seen.closed:
+                log.warning("the store has lost the end of the input of job %s", self.id)
+                self._feed(begin() if begin is not None else _never_again())
 
     async def _give_up(self) -> None:
         with contextlib.suppress(QueueError, *OUTAGES):
@@ -213,10 +245,21 @@ class CoreJob:
             await self._give_up()
 
     async def _stop_feeding(self) -> None:
-        task = self._feeding
-        if task is not None and not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        for task in (self._minding, self._feeding):
+            if task is not None and not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+async def _never_again() -> FeedResult:
+    """
+    Raises:
+        FeedError: always.
+    """
+    raise FeedError(
+        "the store has lost the end of what it had, and an iterable can't be read again: "
+        "submit a file where the store may be lost"
+    )
 
 
 def _tell(notice: Notice) -> None:
