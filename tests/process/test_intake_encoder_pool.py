@@ -111,6 +111,32 @@ async def test_encoder_that_does_not_start_is_no_fault_of_the_picture(monkeypatc
     await pool.close()
 
 
+async def test_encoder_that_is_killed_while_it_starts_is_started_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two such kills are forgiven; where every process is killed at its start, the setup is at fault."""
+    starts = tmp_path / "starts"
+    script = f"""
+import os, runpy
+with open({str(starts)!r}, "a") as file:
+    file.write("x")
+if os.path.getsize({str(starts)!r}) <= KILLED:
+    os.kill(os.getpid(), 9)
+runpy.run_module("gristmill.intake.encoder_main", run_name="__main__")
+"""
+    monkeypatch.setattr(encoder_pool, "_ARGV", (encoder_pool._ARGV[0], "-c", script.replace("KILLED", "2")))
+    pool = EncoderPool(1)
+    assert shows_quarters(opened((await pool.encode(saved(quarters(), "BMP"), PLAIN)).data))
+    assert starts.stat().st_size == 3
+    await pool.close()
+    starts.unlink()
+    monkeypatch.setattr(encoder_pool, "_ARGV", (encoder_pool._ARGV[0], "-c", script.replace("KILLED", "99")))
+    with pytest.raises(FeedError, match="exit code -9"):
+        await pool.encode(saved(quarters(), "BMP"), PLAIN)
+    assert starts.stat().st_size == 3
+    await pool.close()
+
+
 async def test_encoders_end_when_their_parent_is_gone() -> None:
     """The end of stdin ends an encoder by itself."""
     process = await asyncio.create_subprocess_exec(

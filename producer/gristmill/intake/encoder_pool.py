@@ -1,7 +1,8 @@
 """A few encoder processes, started when the first picture needs one.
 
 Each works on one picture at a time, so a death names its culprit: that picture is tried once more, in a fresh process,
-and is refused when that one dies too. A process that never said hello is no fault of a picture but of the setup.
+and is refused when that one dies too. A process that never said hello is no fault of a picture but of the setup, unless
+somebody killed it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _PIPE_BUFFER_BYTES = 4 << 20
 _START_TIMEOUT_S = 60.0
 _LEAVE_TIMEOUT_S = 2.0
 _TRIES = 2
+_STARTS = 3
 
 
 class _DiedError(Exception):
@@ -86,25 +88,43 @@ class EncoderPool:
         return reply
 
     async def _start(self) -> Process:
-        process = await asyncio.create_subprocess_exec(
-            *_ARGV, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=_PIPE_BUFFER_BYTES
+        """A process that has said hello; one that somebody kills before is started anew, a few times.
+
+        Raises:
+            FeedError: they end by themselves, or hang.
+        """
+        code: int | None = None
+        for _ in range(_STARTS):
+            process = await asyncio.create_subprocess_exec(
+                *_ARGV, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=_PIPE_BUFFER_BYTES
+            )
+            self._all.add(process)
+            if await self._says_hello(process):
+                return process
+            code = process.returncode
+            await self._end(process)
+            if code is None or code >= 0:
+                break
+        raise FeedError(
+            f"the picture encoder does not start ({'no answer' if code is None else f'exit code {code}'}): "
+            f"try {sys.executable} -m gristmill.intake.encoder_main"
         )
-        self._all.add(process)
+
+    async def _says_hello(self, process: Process) -> bool:
+        """Whether a new process is ready; when it has ended instead, its exit code is known."""
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 await _receive(process)
-        except (OSError, EOFError, TimeoutError) as error:
+        except TimeoutError:
+            return False
+        except (OSError, EOFError):
             with suppress(TimeoutError):  # its own exit code says more than that of our kill
                 await asyncio.wait_for(process.wait(), _LEAVE_TIMEOUT_S)
-            await self._end(process)
-            raise FeedError(
-                f"the picture encoder does not start (exit code {process.returncode}): "
-                f"try {sys.executable} -m gristmill.intake.encoder_main"
-            ) from error
+            return False
         except BaseException:
             await self._end(process)
             raise
-        return process
+        return True
 
     async def _end(self, process: Process) -> None:
         self._all.discard(process)
