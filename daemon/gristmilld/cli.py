@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from gristmill import __version__
+from gristmill import __version__, stdio
 from gristmilld.config import DEFAULT_METRICS_PORT, EXIT_USAGE, DaemonConfig
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class _Commands(click.Group):
 @click.version_option(__version__, prog_name="gristmilld")
 def main() -> None:
     """The daemon that takes requests from the queue and sends them to model servers."""
+    stdio.repair()
 
 
 _SETTINGS = (

@@ -20,7 +20,7 @@ class Recorder:
 
     fed: bool | None = None
 
-    def finish(self, *, fed: bool) -> Assembled:
+    def finish(self, *, fed: bool, complete: bool) -> Assembled:
         self.fed = fed
         return Assembled(Assembling.GROWN)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 
 import click
 
+from gristmill import stdio
 from gristmill._version import __version__
 
 VERBS = {
@@ -73,14 +73,20 @@ def group() -> None:
 
 def main() -> None:
     """Entry point of `producer`; never returns."""
+    stdio.repair()
     try:
         code = group.main(prog_name="producer", standalone_mode=False)
     except click.exceptions.Abort:
         code = 130
     except click.ClickException as error:
-        error.show()
+        with stdio.talking():
+            error.show()
         code = error.exit_code
     except BrokenPipeError:  # whoever read our stdout has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        stdio.silence(stdio.STDOUT)
         code = 1
+    except stdio.StdoutError as error:
+        with stdio.talking():
+            click.echo(f"Error: standard output can't be written: {error.strerror}", err=True)
+        code = 3
     sys.exit(code or 0)

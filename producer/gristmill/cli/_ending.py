@@ -8,9 +8,9 @@ import re
 import shlex
 import sys
 
-import click
 import msgspec
 
+from gristmill import stdio
 from gristmill.cli._errors import ExitCode
 from gristmill.cli._jobview import paused, summarise
 from gristmill.cli._output import Output
@@ -42,7 +42,7 @@ def tell(summary: Summary, *, as_json: bool) -> None:
     """The summary on stderr, and as an object on stdout when asked for."""
     say(summary.to_text())
     if as_json:
-        click.echo(json.dumps(summary.to_json()))
+        stdio.put(json.dumps(summary.to_json()))
 
 
 def same_command() -> str:

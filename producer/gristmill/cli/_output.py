@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
+from gristmill import stdio
 from gristmill.cli._errors import BadUsageError
 from gristmill.cli._options import StoreOptions
 from gristmill.embedded import default_state_dir
 from gristmill.outlet.assemble import Assembled, Grower, Outcome, finish
+from gristmill.outlet.errors import DiskError
 from gristmill.outlet.reading import LineStream
 from gristmill.outlet.workdir import Work
 
@@ -83,16 +83,18 @@ class Output:
 
         Raises:
             BrokenPipeError: nobody reads it any more; nothing further is written, not even by Python's own exit.
+            DiskError: it can't be written; the same holds.
         """
         assert self._stream is not None
         try:
             for chunk in self._stream.ready(gaps=gaps):
-                sys.stdout.buffer.write(chunk)
-            sys.stdout.buffer.flush()
+                stdio.put(chunk)
         except BrokenPipeError:
             self._closed = True
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise
+        except stdio.StdoutError as error:
+            self._closed = True
+            raise DiskError(Path("standard output"), error) from error
 
     def discard(self) -> None:
         """Close, and take OUT away again where it was made here and has no line."""

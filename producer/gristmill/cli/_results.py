@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from gristmill import stdio
 from gristmill.cli._ending import conclude
 from gristmill.cli._feeding import FeederKeeper
 from gristmill.cli._interrupt import interrupts
@@ -34,8 +34,7 @@ from gristmill.queue.leasequeue import LeaseQueue
 async def print_results(queue: LeaseQueue) -> int:
     """Print what lies in the store; nothing is acked."""
     async for line in peek(queue):
-        sys.stdout.buffer.write(line)
-    sys.stdout.buffer.flush()
+        stdio.put(line)
     snapshot = await queue.snapshot()
     if snapshot.acked:
         say(f"{snapshot.acked:,} results had been collected before and are not in the store any more")

@@ -15,8 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
-
+from gristmill import stdio
 from gristmill.cli._errors import BadUsageError, ExitCode
 from gristmill.cli._options import JobOptions
 from gristmill.cli._retrying import RetryOptions
@@ -168,4 +167,4 @@ def _tell(target: Path, audit: Audit, wall_s: float, *, as_json: bool) -> None:
     )
     say(summary.to_text())
     if as_json:
-        click.echo(json.dumps(summary.to_json()))
+        stdio.put(json.dumps(summary.to_json()))

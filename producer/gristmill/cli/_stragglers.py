@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-import click
-
+from gristmill import stdio
 from gristmill.cli._talk import say
 from gristmill.cli._units import format_duration
 from gristmill.contract.lifecycle import TERMINAL
@@ -20,12 +19,12 @@ async def show(queue: LeaseQueue, older_than_s: float, most: int, *, as_json: bo
     found, now_ms = await _find(queue, older_than_s, most)
     names = await queue.custom_ids([s.index for s in found])
     if as_json:
-        click.echo(json.dumps([_object(s, now_ms, names.get(s.index)) for s in found]))
+        stdio.put(json.dumps([_object(s, now_ms, names.get(s.index)) for s in found]))
     elif found:
         rows = [_COLUMNS, *(_row(s, now_ms, names.get(s.index)) for s in found)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
-            click.echo("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip())
+            stdio.put("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip())
     else:
         say("no request that was started is without a result")
     return 0

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import click
 import msgspec
 
+from gristmill import stdio
 from gristmill.cli._early import EarlyFeeder
 from gristmill.cli._errors import BadUsageError, CliError, ExitCode, NeedsPersonError
 from gristmill.cli._feeding import FeederEnd, FeederKeeper
@@ -208,7 +208,7 @@ class Submission:
             return await self._feed_only()
         await tell_daemons(self._store, self._pool)
         if self._print_id:
-            click.echo(self._queue.job)
+            stdio.put(self._queue.job)
         await self._told()
         return 0
 

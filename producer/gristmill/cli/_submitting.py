@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import click
 import msgspec
 
+from gristmill import stdio
 from gristmill.cli import _making
 from gristmill.cli._early import EarlyFeeder
 from gristmill.cli._errors import BadUsageError
@@ -155,5 +155,5 @@ async def _leave(store: Store, queue: LeaseQueue, pool: str) -> int:
         raise BadUsageError(f"job {queue.job} was begun without --detach: give the command without it to go on")
     await make_durable(queue)
     await tell_daemons(store, pool)
-    click.echo(queue.job)
+    stdio.put(queue.job)
     return 0

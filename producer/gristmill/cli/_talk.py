@@ -9,6 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Self
 
+from gristmill import stdio
 from gristmill.cli._progress import Phase, View
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ PLAIN_PERIOD_S = 10.0
 
 def say(text: str) -> None:
     """One line on stderr."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    with stdio.talking():
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
 
 
 class Talk:
@@ -43,7 +45,8 @@ class Talk:
 
             self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
             self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
-            self._live.start()
+            with stdio.talking():
+                self._live.start()
         return self
 
     def __exit__(
@@ -55,12 +58,14 @@ class Talk:
         """Take the progress away; what is said afterwards stands alone. May be called twice."""
         live, self._live = self._live, None
         if live is not None:
-            live.stop()
+            with stdio.talking():
+                live.stop()
 
     def say(self, text: str) -> None:
         """A message that stays, above the progress."""
         if self._live is not None and self._console is not None:
-            self._console.print(text, soft_wrap=True)
+            with stdio.talking():
+                self._console.print(text, soft_wrap=True)
         else:
             say(text)
 
@@ -82,4 +87,5 @@ class Talk:
         from gristmill.cli._render import terminal_lines
 
         # one column less than the terminal has: some wrap when the last one is written
-        live.update(Group(*terminal_lines(view, self._title, console.width - 1)), refresh=True)
+        with stdio.talking():
+            live.update(Group(*terminal_lines(view, self._title, console.width - 1)), refresh=True)

@@ -20,6 +20,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from gristmill import stdio
 from gristmill._version import __version__
 from gristmill.cli._options import StoreOptions
 from gristmill.cli._overview import Lookout, Overview
@@ -62,8 +63,7 @@ async def _print(store: Store, title: str) -> None:
         seen = await lookout.look(MOST_ONCE)
         views = rates.views(seen)
     for line in screen(seen, views, title, width=None, height=None):
-        sys.stdout.write(line.plain.rstrip() + "\n")
-    sys.stdout.flush()
+        stdio.put(line.plain.rstrip())
 
 
 class _Top:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gristmill import stdio
 from gristmill.cli._options import JobOptions, body_options, json_option
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def _check(job: JobOptions, examples: int, as_json: bool) -> int:
             data.path, encode_options(job, inline=True), limit=job.limit, sample=job.sample, examples=examples
         )
     if as_json:
-        click.echo(msgspec.json.encode(report).decode())
+        stdio.put(msgspec.json.encode(report).decode())
     else:
         _show(report)
     return 0 if report.clean else 2
@@ -52,18 +53,18 @@ def _check(job: JobOptions, examples: int, as_json: bool) -> int:
 def _show(report: CheckReport) -> None:
     from gristmill.cli._units import format_bytes
 
-    click.echo(f"lines      {report.lines:,}: {report.sendable:,} can be sent, {report.refused:,} can't")
+    stdio.put(f"lines      {report.lines:,}: {report.sendable:,} can be sent, {report.refused:,} can't")
     if report.pictures:
-        click.echo(f"pictures   {report.pictures:,}")
-    click.echo(f"bodies     {format_bytes(report.body_bytes)}, the largest {format_bytes(report.largest_body_bytes)}")
+        stdio.put(f"pictures   {report.pictures:,}")
+    stdio.put(f"bodies     {format_bytes(report.body_bytes)}, the largest {format_bytes(report.largest_body_bytes)}")
     for name, counts in (("models", report.models), ("paths", report.paths)):
         if counts:
-            click.echo(f"{name:<10} " + ", ".join(f"{key or '(none)'} {n:,}" for key, n in counts.items()))
+            stdio.put(f"{name:<10} " + ", ".join(f"{key or '(none)'} {n:,}" for key, n in counts.items()))
     for bad in report.bad:
-        click.echo(f"bad line   {bad.line:,}: {bad.reason} ({bad.cls})")
+        stdio.put(f"bad line   {bad.line:,}: {bad.reason} ({bad.cls})")
     if report.refused > len(report.bad):
-        click.echo(f"bad lines  {report.refused - len(report.bad):,} more")
+        stdio.put(f"bad lines  {report.refused - len(report.bad):,} more")
     for notice in report.notices:
-        click.echo(f"note       {notice}")
+        stdio.put(f"note       {notice}")
     for example in report.examples:
-        click.echo(f"line {example.line:,} -> POST {example.path}\n  {example.body}")
+        stdio.put(f"line {example.line:,} -> POST {example.path}\n  {example.body}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from gristmill import stdio
 from gristmill.cli._options import StoreOptions, json_option, store_options
 from gristmill.cli._session import open_store, run_async
 
@@ -35,9 +36,9 @@ async def _ls(options: StoreOptions, as_json: bool) -> int:
                 continue
     found.sort(key=lambda pair: pair[0].created_at_ms)
     if as_json:
-        click.echo(json.dumps([{**_jobview.summarise(s).to_json(), "name": m.name} for s, m in found]))
+        stdio.put(json.dumps([{**_jobview.summarise(s).to_json(), "name": m.name} for s, m in found]))
     elif found:
-        click.echo("\n".join(_jobview.table([_jobview.row(s, m) for s, m in found])))
+        stdio.put("\n".join(_jobview.table([_jobview.row(s, m) for s, m in found])))
     else:
         click.echo("no jobs in this store", err=True)
     return 0

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gristmill import stdio
 from gristmill.cli._options import StoreOptions, job_argument, json_option, store_options
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def command(job: str, store: StoreOptions, full: bool, as_json: bool) -> None:
     from gristmill.cli._jobs import on_job
 
     async def show(queue: LeaseQueue, opened: Store) -> int:
-        click.echo(await _told(queue, opened, full=full, as_json=as_json))
+        stdio.put(await _told(queue, opened, full=full, as_json=as_json))
         return 0
 
     on_job(job, store, show)
