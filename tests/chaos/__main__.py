@@ -1,8 +1,8 @@
 """``python -m tests.chaos``: the long tier as one command, ending with one line of JSON.
 
-The tiers, in order: the property machine's long stories, the mutations of the scripts that the tests must catch, and
-the chaos runs of real processes. A tier that was not asked for has null in the line. Exit code 0: nothing was lost,
-doubled or wrong, and every mutant was caught.
+The tiers, in order: the property machine's long stories, the mutations of the scripts that the tests must catch, jobs
+whose primary is killed (behind sentinels, and in a cluster), and the chaos runs of real processes. A tier that was not
+asked for has null in the line. Exit code 0: nothing was lost, doubled or wrong, and every mutant was caught.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.chaos.harness import PROFILES, run
 from tests.chaos.report import Report
 
 HERE = Path(__file__).parent
-TIERS = ("property", "mutations", "chaos")
+TIERS = ("property", "mutations", "failovers", "chaos")
 WHOLE = (("full", 460_000, 1_800), ("always", 60_000, 300), ("poison", 5_000, 120), ("run", 20_000, 0))
 """The runs of a whole tier: profile, requests, and seconds after which no job is begun."""
 RUN_KILLS = 24
@@ -33,8 +33,9 @@ RUN_KILLS = 24
 def main() -> int:
     asked = _arguments()
     line: dict[str, object] = dict.fromkeys(
-        ("seeds", "mutants", "mutants_caught", "requests", "kills", "lost", "doubled", "executions_per_request")
-    )
+        ("seeds", "mutants", "mutants_caught", "failovers", "requests", "kills", "lost", "doubled",
+         "executions_per_request")
+    )  # fmt: skip
     good = True
     if "property" in asked.tiers:
         done, passed = _pytest("test_queue_stories.py")
@@ -43,6 +44,9 @@ def main() -> int:
     if "mutations" in asked.tiers:
         line["mutants"], line["mutants_caught"] = done, passed = _pytest("test_queue_mutations.py")
         good &= done == passed
+    if "failovers" in asked.tiers:
+        line["failovers"], passed = _pytest("../process/test_ha_failover.py")
+        good &= line["failovers"] == passed
     if "chaos" in asked.tiers:
         reports = [_run(*one, asked.seed + i) for i, one in enumerate(_runs(asked))]
         line |= _sums(reports)
@@ -95,7 +99,7 @@ def _sums(reports: list[Report]) -> dict[str, object]:
 
 
 def _pytest(name: str) -> tuple[int, int]:
-    """Run one file of this folder; how many tests there were, and how many passed."""
+    """Run the long tests of one file, named from this folder; how many tests there were, and how many passed."""
     with tempfile.NamedTemporaryFile(suffix=".xml") as file:
         words = ["-q", "-m", "chaos", "-p", "no:cacheprovider", f"--junitxml={file.name}", str(HERE / name)]
         subprocess.run([sys.executable, "-m", "pytest", *words], check=False, stdout=sys.stderr)

@@ -6,7 +6,6 @@ The replica has been cut off for a moment, so that what takes over has lost the 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +20,9 @@ from tests.support.wait import wait_until_sync
 
 from gristmill.contract.keys import JobKeys
 
-N = int(os.environ.get("GRISTMILL_HA_REQUESTS", "2000"))
-PATIENCE_S = 60 + N / 100
+N = 2000
+LARGE = pytest.param(20_000, marks=pytest.mark.chaos)
+PATIENCE_S = 240
 
 
 @pytest.fixture(params=[SentinelStore, ClusterStore], ids=["sentinel", "cluster"])
@@ -50,9 +50,11 @@ def assert_each_once(out: Path, n: int) -> None:
 
 
 @contextmanager
-def at_work(store: SentinelStore | ClusterStore, folder: Path, *options: object) -> Iterator[tuple[str, Background]]:
-    """A job over N requests, its `submit --wait`, and a daemon; at the end the daemon is well, no child has died."""
-    write_requests(folder / "in.jsonl", N)
+def at_work(
+    store: SentinelStore | ClusterStore, folder: Path, n: int, *options: object
+) -> Iterator[tuple[str, Background]]:
+    """A job over n requests, its `submit --wait`, and a daemon; at the end the daemon is well, no child has died."""
+    write_requests(folder / "in.jsonl", n)
     words = ("submit", folder / "in.jsonl", "-m", "standin", "--wait", "-o", folder / "out.jsonl", *options)
     with StandinProcess("--latency", "0.03") as standin:
         daemon = Daemon(folder, "-e", standin.url, "--workers", "2", "--concurrency", "16", "--no-metrics",
@@ -67,20 +69,21 @@ def at_work(store: SentinelStore | ClusterStore, folder: Path, *options: object)
             daemon.close()
 
 
-def test_a_killed_primary_costs_no_result(store: SentinelStore | ClusterStore, tmp_path: Path):
+@pytest.mark.parametrize("n", [N, LARGE])
+def test_a_killed_primary_costs_no_result(store: SentinelStore | ClusterStore, tmp_path: Path, n: int):
     """`submit --wait` and a daemon live through it: exit code 0, every line once, in order, no child was restarted."""
-    with at_work(store, tmp_path) as (job, submit):
+    with at_work(store, tmp_path, n) as (job, submit):
         old = store.server_of(job)
-        has_done(old.client, job, N // 8)
+        has_done(old.client, job, n // 8)
         store.replica_of(old).lose_sight_of(old)
         had = done(old.client, job)
-        has_done(old.client, job, had + N // 8)
+        has_done(old.client, job, had + n // 8)
         lost = done(old.client, job)
         new = store.fail_over(job)
-        assert done(new.client, job) < lost < N
+        assert done(new.client, job) < lost < n
         assert submit.wait(PATIENCE_S) == 0, submit.stderr
         print(f"{had} were done when the replica was cut off, {lost} when the primary died")
-    assert_each_once(tmp_path / "out.jsonl", N)
+    assert_each_once(tmp_path / "out.jsonl", n)
 
 
 def test_input_that_was_fed_to_its_end_and_lost_is_fed_again(tmp_path: Path):
@@ -88,7 +91,7 @@ def test_input_that_was_fed_to_its_end_and_lost_is_fed_again(tmp_path: Path):
     store = SentinelStore()
     try:
         store.start()
-        with at_work(store, tmp_path, "--payload-mark", "100KB") as (job, submit):
+        with at_work(store, tmp_path, N, "--payload-mark", "100KB") as (job, submit):
             old, meta = store.server_of(job), JobKeys(job).meta
             has_done(old.client, job, N // 8)
             replica = store.replica_of(old)
