@@ -124,6 +124,15 @@ class Bench:
         spent = json.loads(out.with_name(out.name + ".prepared").read_text(encoding="utf-8"))
         return replace(sample, cpu_s=sample.cpu_s - spent["cpu_s"], wall_s=sample.wall_s - spent["wall_s"])
 
+    def pil(self, pictures: int) -> dict[str, float]:
+        """What `clients/pil.py` found: speeds of Pillow alone and of the SDK, and their ratio."""
+        argv = [sys.executable, "-m", "bench.clients.pil", str(pictures)]
+        done = subprocess.run(
+            argv, cwd=ROOT, env=self.env(), stdout=subprocess.PIPE, timeout=RUN_LIMIT_S, check=True, text=True
+        )
+        found: dict[str, float] = json.loads(done.stdout)
+        return found
+
     def alternate(self, name: str, clients: Mapping[str, Callable[[], Sample]]) -> dict[str, Sample]:
         """Every client once a round, so that a slow minute of the machine hits all; the median of each figure."""
         samples: dict[str, list[Sample]] = {client: [] for client in clients}

@@ -1,8 +1,8 @@
 """What is measured. Each scenario is one function of one shape: it takes the bench and returns its figures by name.
 
-A ratio `A_vs_B` is A's cost divided by B's: below 1, `producer run` is the cheaper one. `files_vs_slices` alone is a
-ratio of requests per second, so there more is better. To add a scenario: write the function, name its figures in
-`KEYS`, and put it into `SCENARIOS`.
+A ratio `A_vs_B` is A's cost divided by B's: below 1, `producer run` is the cheaper one. `files_vs_slices` and
+`pil_vs_cores` are ratios of requests per second, so there more is better. To add a scenario: write the function, name
+its figures in `KEYS`, and put it into `SCENARIOS`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from bench import inputs
 from bench.first import first_request_s, warm_daemon
-from bench.run import Bench, Load
+from bench.run import Bench, Load, tell
 
 Figures = dict[str, float]
 
@@ -26,6 +26,7 @@ KEYS = (
     "redis_us_per_request",
     "first_request_s_1k",
     "first_request_s_1m",
+    "pil_vs_cores",
 )
 
 TEXT_REQUESTS = 200_000
@@ -33,6 +34,7 @@ PICTURE_REQUESTS = 10_000
 FILE_REQUESTS = 12_000
 FILE_REQUESTS_OF_SLICES = 1_500
 UNEVEN_REQUESTS = 20_000
+PIL_PICTURES = 2_000
 
 
 def text(bench: Bench) -> Figures:
@@ -120,10 +122,25 @@ def first_request(bench: Bench) -> Figures:
     return {name: statistics.median(seconds) for name, seconds in taken.items()}
 
 
+def pil(bench: Bench) -> Figures:
+    """PIL images of 1600 x 1200 to encoded requests on all cores: pictures per second beside cores x Pillow on one."""
+    runs = []
+    for number in range(bench.runs):
+        found = bench.pil(bench.requests(PIL_PICTURES))
+        runs.append(found["ratio"])
+        tell(
+            f"  pil       {number + 1}/{bench.runs}  {found['ours_per_s']:.0f} pictures/s, Pillow on one core "
+            f"{found['alone_per_s']:.0f}: ratio {found['ratio']:.2f}, by CPU {found['cpu_ratio']:.2f}; "
+            f"{found['growth_mb']:.0f} MB more at the end than after a fifth"
+        )
+    return {"pil_vs_cores": statistics.median(runs)}
+
+
 SCENARIOS: dict[str, Callable[[Bench], Figures]] = {
     "text": text,
     "pictures": pictures,
     "files": files,
     "makespan": makespan,
     "first_request": first_request,
+    "pil": pil,
 }

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import pytest
 from PIL import Image
-from tests.support.programs import Program
+from tests.support.programs import ROOT, Program
 from tests.support.standin import StandinProcess
 
 from gristmill.intake.options import EncodeOptions
@@ -46,6 +51,15 @@ async def test_encoding_costs_little_more_than_pillow():
         ratios.append(alone_s / (time.process_time() - begun_s))
     await store.close()
     assert max(ratios) > 0.8, ratios
+
+
+def test_the_measurement_of_encoding_has_figures():
+    """`bench.clients.pil` ends with a line that holds both speeds; it raises when a picture is missing at the end."""
+    argv = [sys.executable, "-m", "bench.clients.pil", "40"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    found = json.loads(done.stdout)
+    assert found["ratio"] == pytest.approx(found["ours_per_s"] / found["alone_per_s"] / os.cpu_count(), rel=1)
+    assert found["cpu_ratio"] > 0.5
 
 
 STREAM = """
