@@ -27,8 +27,10 @@ from gristmilld.upstream.wire import BrokenBodyError, NotHttpError, Reader, Repl
 
 HIGH_WATER_BYTES = 1 << 18
 """So much of a request may wait in memory for the server to take it; above, no more of its pictures is encoded."""
-_WRITE_BYTES = 1 << 16
-"""Smaller parts of a body are written together."""
+_WRITE_BYTES = 3 << 18
+"""Parts of a body are written together up to this size: a picture of a usual size with all that is around it."""
+_MAX_EARLY_BYTES = 1 << 16
+"""Most that is kept of what a server says unasked on a new connection."""
 
 
 class Connection(asyncio.Protocol):
@@ -117,7 +119,7 @@ class Connection(asyncio.Protocol):
         ready: list[bytes | memoryview] = [b"%b%d\r\n\r\n" % (head, body.size)]
         size = 0
         for part in body.parts():
-            if size >= _WRITE_BYTES:  # before the next part, so that a short last one goes along
+            if size + len(part) > _WRITE_BYTES:
                 await self._write(ready)
                 ready, size = [], 0
             if waiter.done():
@@ -251,7 +253,7 @@ class Connection(asyncio.Protocol):
 
     def _take_unasked(self, data: bytes) -> None:
         """Bytes that answer nothing: a greeting is kept for the first call to look at, others end the connection."""
-        if self._calls == 0 and len(self._early) < _WRITE_BYTES:
+        if self._calls == 0 and len(self._early) < _MAX_EARLY_BYTES:
             self._early += data
         else:
             self._reader.reusable = False
