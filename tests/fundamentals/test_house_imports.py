@@ -48,7 +48,8 @@ def test_a_feeder_is_started_before_the_large_imports(verb: str) -> None:
 def test_submitting_loads_neither_the_feeder_nor_the_outlet() -> None:
     """The feeder is a process of its own, and results are collected with --wait alone."""
     loaded = modules_after("import gristmill.cli._submitting")
-    assert [name for name in ("gristmill.intake.feeder", "gristmill.outlet.collector", "sqlite3") if name in loaded] == []
+    unused = ("gristmill.intake.feeder", "gristmill.outlet.collector", "sqlite3")
+    assert [name for name in unused if name in loaded] == []
 
 
 def test_public_names_exist() -> None:
