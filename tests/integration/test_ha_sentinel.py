@@ -170,6 +170,24 @@ def _knows_waitaof(store: SentinelStore) -> bool:
     return True
 
 
+async def test_a_primary_that_was_replaced_is_not_asked(store: SentinelStore):
+    """It lives, has no replica any more and would say yes at once: the one that has taken its place is asked."""
+    client = connect(store.url)
+    queue = await fed_job(client, 5)
+    old = store.primary
+    (new,) = (server for server in store.servers if server is not old)
+    assert await queue.lacking(2000) == []
+    store.sentinel.send(signal.SIGSTOP)
+    new.client.execute_command("REPLICAOF", "NO", "ONE")
+    client.connection_pool._primary.find = _names(new.address)
+    had = {server: int(server.client.hget(queue.keys.meta, "version")) for server in store.servers}
+    assert await queue.lacking(2000) == []
+    assert int(old.client.hget(queue.keys.meta, "version")) == had[old]
+    assert int(new.client.hget(queue.keys.meta, "version")) == had[new] + 1
+    store.sentinel.send(signal.SIGCONT)
+    await client.aclose()
+
+
 async def test_submit_says_yes_only_when_the_job_is_safe(
     calm: SentinelStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -5,6 +5,8 @@ The store counts what a connection has waited for from that connection's last wr
 where the write is. A store that keeps no log, has no replica connected, does not know the question (WAITAOF came with
 Redis 7.2) or does not let this user ask it, has nothing to wait for.
 
+A primary that was replaced and does not know it has no replica any more, and would say yes: sentinels are asked anew.
+
 In a cluster the row in the list of jobs lies with another server, and a failover there may have lost it; it is written
 again, and from it the daemons mend the list of those to work on.
 """
@@ -20,6 +22,7 @@ from gristmill.queue import loader, registry
 from gristmill.queue.cluster import ClusterRedis
 from gristmill.queue.errors import JobNotFoundError
 from gristmill.queue.handle import Handle
+from gristmill.queue.primary import FollowingPool
 from gristmill.queue.store import OUTAGES
 
 
@@ -39,6 +42,9 @@ async def lacking(handle: Handle, timeout_ms: int) -> list[Place]:
     """
     if isinstance(handle.redis, ClusterRedis):
         await registry.keep_job(handle.redis, handle.keys.job)
+    pool = handle.redis.connection_pool
+    if isinstance(pool, FollowingPool):
+        await pool.doubt()
     replicated = int((await handle.redis.info("replication")).get("connected_slaves", 0)) > 0
     touched, *answers = await _ask(handle, replicated=replicated, timeout_ms=timeout_ms)
     if touched[0] != b"OK":

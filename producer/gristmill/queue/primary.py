@@ -7,6 +7,7 @@ sentinels name and that says of itself that it is a replica (a failover is under
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ class Primary:
     """Where the primary of `service` is.
 
     Args:
-        sentinels: a client of each; closed with `aclose`.
+        sentinels: a client of each.
         service: what they call it.
     """
 
@@ -47,7 +48,8 @@ class Primary:
         return str(host), int(port)
 
     async def aclose(self) -> None:
-        await self._sentinel.aclose()
+        """Close the connections to sentinels; they are made anew when needed."""
+        await asyncio.gather(*(sentinel.aclose() for sentinel in self._sentinel.sentinels), return_exceptions=True)
 
     def __repr__(self) -> str:
         return f"Primary({self._service!r})"
@@ -105,6 +107,11 @@ class FollowingPool(ConnectionPool):
         self._primary = primary
         super().__init__(primary=primary, **options)
 
-    async def aclose(self) -> None:
-        await super().aclose()
-        await self._primary.aclose()
+    async def doubt(self) -> None:
+        """Ask anew who is the primary for every call that begins from now on."""
+        await self.disconnect(inuse_connections=False)
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        await super().disconnect(inuse_connections)
+        if inuse_connections:
+            await self._primary.aclose()
