@@ -44,6 +44,8 @@ EMPTY_BACKOFF_S = 0.2
 OUTAGE_BACKOFF_S = 1.0
 SUSPECTS_PATIENCE_S = 10.0
 """So long may suspects wait for a worker that has nothing to do; then one becomes idle for them."""
+IN_VAIN_S = 0.5
+"""So long in one go does a worker look for a request of a job that can be sent, before it turns to its others."""
 
 
 class Mill:
@@ -162,6 +164,20 @@ class Mill:
         turn = self._sharing.round((s.share for s in ready.values()), room)
         while not self._alone and self._lanes.text_bytes < self._max_bytes and (grant := turn.offer()):
             turn.took(await self._claim(ready[grant.job], grant.slots))
+        for session in ready.values():
+            await self._go_past_refusals(session)
+
+    async def _go_past_refusals(self, session: Session) -> None:
+        """Find a request for the trial that can be sent, however many before it can't.
+
+        A trial gets a few at a time: with a pause after each of them, a million bad lines would take it hours.
+        """
+        until_s = self._clock() + IN_VAIN_S
+        while session.in_vain and self._clock() < until_s:
+            await session.settle()
+            await self._claim(session, max(1, self._lanes.free))
+        if session.in_vain:
+            self._bell.set()
 
     def _makes_way(self, now_s: float) -> bool:
         """Whether to claim nothing until this worker holds nothing, for the sake of suspects that wait for that."""

@@ -111,12 +111,23 @@ class Session:
 
     @property
     def settle_due(self) -> bool:
-        return self._buffer.due() or self._pause is not None or self.queue.rolled_back or self._frees_a_place
+        return (
+            self._buffer.due()
+            or self._pause is not None
+            or self.queue.rolled_back
+            or self._frees_a_place
+            or self.in_vain
+        )
 
     @property
     def _frees_a_place(self) -> bool:
         """The job was at its limit in flight: every answer that is committed lets another request begin."""
         return self.manifest.max_in_flight > 0 and self._empty_s > 0 and len(self._buffer) > 0
+
+    @property
+    def in_vain(self) -> bool:
+        """Nothing of what was claimed for the trial could be sent: it waits for the next requests."""
+        return self._trial is not None and not self._trial.waits and len(self._buffer) > 0 and not self.gone
 
     @property
     def batch_full(self) -> bool:

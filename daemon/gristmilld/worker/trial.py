@@ -46,12 +46,17 @@ class Trial:
         """`count` more requests went out."""
         self._expected += count
 
+    @property
+    def waits(self) -> bool:
+        """Whether one of them has not ended."""
+        return len(self.held_back) < self._expected
+
     def add(self, outcome: Outcome) -> Verdict:
         """One of them ended; the verdict after it."""
         self.held_back.append(outcome)
         if outcome.ok:
             return Verdict.PASSED
-        if len(self.held_back) < self._expected:
+        if self.waits:
             return Verdict.OPEN
         return Verdict.FAILED if self.diagnosis() else Verdict.PASSED
 
