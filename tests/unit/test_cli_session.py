@@ -107,7 +107,8 @@ def test_model_of_lines_that_name_none(tmp_path: Path, text: str, verdicts: list
     [
         ([TWO], BadUsageError, "-m MODEL: a, b"),
         ([NONE], NeedsPersonError, "check the base URL; .* -m MODEL"),
-        ([Usable("u", [])], BadUsageError, "give it with -m MODEL"),
+        ([Usable("u", [])], BadUsageError, "the endpoint lists none: give it with -m MODEL"),
+        ([], BadUsageError, "give it with -m MODEL, or a server to ask with -e URL"),
     ],
 )
 def test_no_single_model_is_an_error(tmp_path: Path, verdicts: list[Any], error: type[Exception], expected: str):

@@ -156,9 +156,9 @@ def test_wanted_json_is_noted(kind: str, wanted: bool) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"{", "not valid JSON"),
+        (b"{", "not valid JSON (it is cut): each request stands on one line"),
         (b"prompt,answer", "not JSON"),
-        (b"[1,2]", "not a JSON object"),
+        (b"[1,2]", "a JSON array, and one request a line"),
         (b'"text"', "not a JSON object"),
         (b"null", "not a JSON object"),
         (b'{"prompt":"\xff\xfe"}', "UTF-8"),

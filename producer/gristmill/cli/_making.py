@@ -91,6 +91,8 @@ def with_model(options: EncodeOptions, path: Path, verdicts: Sequence[Verdict]) 
                 f"{listless[0]}/models is not found (404), and the requests name no model: check the base URL; "
                 "if it is right, name the model with -m MODEL. Nothing was sent"
             )
+        if not verdicts:
+            raise BadUsageError("the requests name no model: give it with -m MODEL, or a server to ask with -e URL")
         raise BadUsageError("the requests name no model and the endpoint lists none: give it with -m MODEL")
     listed = ", ".join(served[:MANY_MODELS]) + (", ..." if len(served) > MANY_MODELS else "")
     raise BadUsageError(f"the requests name no model; choose one with -m MODEL: {listed}")

@@ -108,6 +108,8 @@ def _decode(data: bytes) -> dict[str, Any]:
         line = _any_decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise _BadLineError(_syntax_problem(data, error)) from None
+    if isinstance(line, list):
+        raise _BadLineError("is a JSON array, and one request a line is expected: `jq -c '.[]' FILE` writes them so")
     if not isinstance(line, dict):
         raise _BadLineError('is not a JSON object: each line must be one request, like {"messages": [...]}')
     return line
@@ -125,6 +127,8 @@ def _syntax_problem(data: bytes, error: Exception) -> str:
         return (
             "has half of a surrogate pair (an escape from \\ud800 to \\udfff that stands alone), which is no character"
         )
+    if "truncated" in str(error):
+        return "is not valid JSON (it is cut): each request stands on one line; `jq -c . FILE` writes them so"
     return f"is not valid JSON ({error})"
 
 
