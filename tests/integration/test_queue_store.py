@@ -25,8 +25,10 @@ from tests.support.queues import (
     record_of,
 )
 from tests.support.store import StoreProcess
+from tests.support.wait import wait_until
 
 from gristmill.queue import StoreError, StoreFullError, loader
+from gristmill.queue.connection import sent_once
 from gristmill.queue.replies import Finished, Returned, Run
 from gristmill.queue.store import OUTAGES, check_store, connect
 
@@ -227,10 +229,18 @@ async def test_a_store_that_takes_nothing_is_a_time_out(own_store: StoreProcess)
     async with connect(own_store.url, timeout_s=0.05) as redis:
         queue = await make_job(redis)
         own_store.process.send_signal(signal.SIGSTOP)
-        with pytest.raises(OUTAGES):
-            await claim(queue, "w")
+        async with asyncio.timeout(10):
+            with sent_once(), pytest.raises(OUTAGES):
+                await redis.set("x", bytes(16 << 20))  # more than lies in the buffers of a socket: it can't be sent
+            with pytest.raises(OUTAGES):
+                await claim(queue, "w")
         own_store.process.send_signal(signal.SIGCONT)
         assert (await queue.snapshot()).state == "running"
+
+        async def left() -> bool:
+            return (await redis.info("clients"))["connected_clients"] == 1
+
+        await wait_until(left, description="the connection with the large value is done with")
 
 
 async def test_a_refused_password_is_told_at_once_with_the_stores_own_words() -> None:

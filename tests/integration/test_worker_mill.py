@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -20,7 +22,8 @@ from gristmill.contract.failure import FailureClass
 from gristmill.contract.frame import Image, Refusal, Request
 from gristmill.contract.lifecycle import JobState, PauseReason
 from gristmill.queue import LeaseQueue
-from gristmill.queue.replies import Finished
+from gristmill.queue.replies import Claimed, Finished
+from gristmilld.worker.attempt import Caller, Outcome
 
 
 async def state(queue: LeaseQueue) -> JobState:
@@ -287,6 +290,28 @@ async def test_a_poisoned_request_is_failed_without_being_run(redis: Redis) -> N
         records = await results(queue)
     assert records[0].cls is FailureClass.POISON
     assert standin.stats["requests"] == 0
+
+
+async def test_an_error_of_our_own_is_a_failed_attempt(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs its request an attempt, at most all of them, and no other request anything; its text is told to nobody,
+    for it may hold what was in hand."""
+    run, met = Caller.run, Counter[int]()
+
+    async def faulty(self: Caller, claimed: Claimed, *rest: Any) -> Outcome:
+        met[claimed.index] += 1
+        if claimed.index == 3 or (claimed.index == 5 and met[5] == 1):
+            raise RuntimeError("the prompt was: secret")
+        return await run(self, claimed, *rest)
+
+    monkeypatch.setattr(Caller, "run", faulty)
+    async with Standin() as standin, worker(redis, standin.url):
+        queue = await sealed_job(redis, [chat(i) for i in range(10)], first_alone=0, max_attempts=2)
+        await until(queue, JobState.COMPLETE)
+        records = await results(queue)
+    assert [i for i, record in records.items() if not record.ok] == [3]
+    assert (met[3], met[5]) == (2, 2)
+    assert (records[3].cls, records[3].attempts) == (FailureClass.TRANSIENT, 2)
+    assert records[3].detail.message == "the worker failed while running it: RuntimeError"
 
 
 async def test_a_late_answer_of_another_worker_is_not_doubled(redis: Redis) -> None:

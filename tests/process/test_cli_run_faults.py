@@ -107,7 +107,7 @@ def test_daemon_that_dies(desk: Desk, standin: StandinProcess):
         wait_until_sync(half_done(desk), description="some results are durable")
         (daemon,) = [p for p in running.children() if p in running.matching("-m gristmilld up")]
         os.kill(daemon, signal.SIGKILL)
-        assert running.wait() == 0
+        assert running.wait(timeout_s=20) == 0, "less than the 30 s after which a lease ends by itself"
     assert "the daemon ended unexpectedly (signal 9); starting it anew" in running.stderr
     desk.assert_complete(300)
 
@@ -186,6 +186,28 @@ def test_second_ctrl_c_quits_at_once(desk: Desk, standin: StandinProcess):
         os.kill(running.pid, signal.SIGINT)
         assert running.wait(timeout_s=5) == 130
         wait_until_sync(lambda: not any(map(running.alive, children)), description="no child lives")
+
+
+def test_results_that_nobody_had_collected(desk: Desk, standin: StandinProcess):
+    """What lay in the store when everything was killed is taken from there: the same command sends nothing."""
+    write_requests(desk.input, 30)
+    standin.control(latency="0.05")
+    with desk.start("--concurrency", 4) as running:
+        wait_until_sync(half_done(desk), description="some results are durable")
+        os.kill(running.pid, signal.SIGSTOP)  # nobody collects now
+        with Redis.from_url(f"unix://{(desk.state / 'store' / 'socket').read_text()}") as store:
+            wait_until_sync(lambda: all_answered(store, 30), description="all are answered")
+        for pid in (*running.descendants(), running.pid, desk.server_pid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        running.wait()
+    assert len(desk.lines) < 30
+    standin.reset_stats()
+    again = desk.run()
+    assert again.returncode == 0
+    assert "results of the run before were still in the store" in again.stderr
+    assert standin.stats["requests"] == 0
+    desk.assert_complete(30)
 
 
 def test_damaged_result(desk: Desk, standin: StandinProcess):
