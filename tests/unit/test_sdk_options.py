@@ -166,7 +166,7 @@ def test_nothing_to_do_starts_nothing():
     """An empty list has an empty list of answers."""
     api = made()
     assert api.generate([]) == []
-    assert (api.last_failures, api._face.core.daemon_pid) == ([], None)
+    assert (api.last_failures, api._face.core._daemon) == ([], None)
     api.shutdown()
     api.shutdown()
 

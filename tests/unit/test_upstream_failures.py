@@ -8,9 +8,10 @@ import pytest
 from multidict import CIMultiDict
 
 from gristmill.contract.failure import Failure, FailureClass
-from gristmilld.upstream.failures import classify_response, looks_like_configuration
+from gristmilld.upstream.failures import error_in_ok, looks_like_configuration, refusal
 from gristmilld.upstream.outcome import FailedCall, Shape
 from gristmilld.upstream.sanitise import safe_code
+from gristmilld.upstream.shapes import read_answer
 
 C = FailureClass
 CHAT = "/chat/completions"
@@ -22,10 +23,13 @@ def error(message: str, **more: object) -> bytes:
 
 
 def classify(status: int, body: bytes, path: str = CHAT, **headers: str) -> FailedCall:
+    """As the client judges a response."""
     named = CIMultiDict({k.replace("_", "-"): v for k, v in headers.items()})
-    failure = classify_response(status, named, body, path)
-    assert failure is not None
-    return failure
+    if not 200 <= status < 300:
+        return refusal(status, named, body)
+    outcome = read_answer(path, body, wants_json=False)
+    assert isinstance(outcome, FailedCall)
+    return error_in_ok(outcome, status, named, body)
 
 
 TOO_LONG = [

@@ -62,11 +62,6 @@ class UpstreamClient:
                 await way.close()
         self._lean = self._ordinary = None
 
-    @property
-    def connection_limit(self) -> int:
-        """Most calls that can be in flight now, for a gauge: `concurrency`, or 0 while the client is closed."""
-        return self.concurrency if self._lean is not None else 0
-
     async def send(
         self,
         endpoint: Endpoint,

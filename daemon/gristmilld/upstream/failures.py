@@ -15,27 +15,12 @@ from gristmill.contract.failure import Failure, FailureClass
 from gristmilld.upstream import wordings
 from gristmilld.upstream.errorbody import ErrorBody, read, retry_after_s
 from gristmilld.upstream.outcome import FailedCall, Shape
-from gristmilld.upstream.shapes import read_answer
 from gristmilld.upstream.wordings import says, says_unknown_model
 
 _C = FailureClass
 
 RETRIED_4XX = frozenset({408, 409, 425, 499})
 OVERLOADED = frozenset({503, 529})
-
-
-def classify_response(status: int, headers: Mapping[str, str], body: bytes, path: str) -> FailedCall | None:
-    """What went wrong, or None when `body` is an answer of `path`.
-
-    Args:
-        headers: of the response, looked up without regard to case.
-        body: as received.
-        path: of the request, below the base URL.
-    """
-    if not 200 <= status < 300:
-        return refusal(status, headers, body)
-    outcome = read_answer(path, body, wants_json=False)
-    return error_in_ok(outcome, status, headers, body) if isinstance(outcome, FailedCall) else None
 
 
 def error_in_ok(failure: FailedCall, status: int, headers: Mapping[str, str], body: bytes) -> FailedCall:

@@ -48,9 +48,6 @@ class Event(StrEnum):
 TERMINAL = frozenset({JobState.CANCELLED, JobState.EXPIRED, JobState.COMPLETE})
 """No request of such a job will ever be sent again."""
 
-ACCEPTS_RECORDS = frozenset({JobState.CREATED, JobState.RUNNING, JobState.PAUSED, JobState.CANCELLING})
-"""States in which a terminal record is still taken, first come first kept."""
-
 _S, _E = JobState, Event
 TRANSITIONS: dict[tuple[JobState, Event], JobState] = {
     (_S.CREATED, _E.START): _S.RUNNING,

@@ -9,7 +9,6 @@ import msgspec
 from gristmill.intake.options import ImageOptions
 
 LENGTH = struct.Struct(">I")
-MAX_MESSAGE_BYTES = (1 << 32) - 1
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):

@@ -77,11 +77,6 @@ class Core:
         assert self._redis is not None
         return self._redis
 
-    @property
-    def daemon_pid(self) -> int | None:
-        """The private daemon's process; None where there is none."""
-        return None if self._daemon is None else self._daemon.pid
-
     def require_well(self) -> None:
         """Raises DaemonError when the private daemon was given up."""
         if self._trouble is not None:

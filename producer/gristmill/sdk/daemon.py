@@ -89,11 +89,6 @@ class Daemon:
         """What it and its workers say."""
         return self._folder / "daemon.log"
 
-    @property
-    def pid(self) -> int | None:
-        """Its process; None while none runs."""
-        return None if self._process is None or self._process.poll() is not None else self._process.pid
-
     def start(self) -> None:
         """Start it; returns before it is up."""
         config = self._folder / "daemon.toml"
