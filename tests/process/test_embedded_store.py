@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -16,6 +18,7 @@ from tests.support.wait import wait_until_sync
 
 from gristmill import embedded
 from gristmill.embedded import EmbeddedStore, EmbeddedStoreError, server_lives
+from gristmill.embedded_server import MALLOC, find_server
 
 HOLD = """
 import sys
@@ -65,14 +68,14 @@ def test_store_is_durable_private_and_never_evicts(state: Path):
 def test_server_keeps_its_memory_unless_told_otherwise(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The server's malloc is told not to give memory back at once; what the user's environment says goes before."""
     seen, wrapper = tmp_path / "environment", tmp_path / "server"
-    wrapper.write_text(f"#!/bin/sh\nenv > '{seen}'\nexec '{embedded.find_server()}' \"$@\"\n")
+    wrapper.write_text(f"#!/bin/sh\nenv > '{seen}'\nexec '{find_server()}' \"$@\"\n")
     wrapper.chmod(0o700)
     monkeypatch.setattr(embedded, "find_server", lambda: wrapper)
     monkeypatch.setenv("MALLOC_TOP_PAD_", "4096")
     with EmbeddedStore.open(state):
         lines = seen.read_text().splitlines()
     assert "MALLOC_TOP_PAD_=4096" in lines
-    assert f"MALLOC_TRIM_THRESHOLD_={embedded.MALLOC['MALLOC_TRIM_THRESHOLD_']}" in lines
+    assert f"MALLOC_TRIM_THRESHOLD_={MALLOC['MALLOC_TRIM_THRESHOLD_']}" in lines
 
 
 def test_second_client_joins_and_the_last_one_stops_it(state: Path):
@@ -222,7 +225,7 @@ def test_a_server_that_is_killed_while_it_starts_is_started_again(
 ):
     """Twice, for nobody can tell that from a server that can't run, which ends as often."""
     tries, wrapper = tmp_path / "tries", tmp_path / "server"
-    server = embedded.find_server()
+    server = find_server()
     wrapper.write_text(
         f"#!/bin/sh\necho . >> '{tries}'\n[ $(wc -l < '{tries}') -lt 3 ] && kill -9 $$\nexec '{server}' \"$@\"\n"
     )
@@ -242,8 +245,8 @@ def test_state_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path):
 
 def test_missing_server_binary_is_a_sentence(state: Path, monkeypatch: pytest.MonkeyPatch):
     """Without any server the message has the pip line and --redis."""
-    monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda _: None)
-    monkeypatch.setattr(embedded.shutil, "which", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(EmbeddedStoreError, match=r"gristmill\[embedded\].*--redis"):
         EmbeddedStore.open(state)
 
