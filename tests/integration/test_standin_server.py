@@ -128,6 +128,16 @@ async def test_it_streams_when_asked(http, standin):
     assert chunks[-1]["usage"]["prompt_tokens"] > 0
 
 
+async def test_no_two_answers_have_one_id(http, standin):
+    """Also of requests that are answered at once, and after the counters were set back."""
+    standin.control(latency=0.05)
+    body = {"messages": [{"role": "user", "content": "x"}]}
+    first = await asyncio.gather(*(ask(http, standin, body) for _ in range(10)))
+    standin.reset_stats()
+    then = await asyncio.gather(*(ask(http, standin, body) for _ in range(10)))
+    assert len({answer["id"] for _, answer in (*first, *then)}) == 20
+
+
 async def test_models_health_and_unknown_paths(http, standin):
     """It is honest about its one model; other paths and methods are refused."""
     async with http.get(standin.url + "/models") as response:

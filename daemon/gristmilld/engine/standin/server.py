@@ -7,6 +7,7 @@ less than what is measured against it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -66,6 +67,7 @@ class StandIn:
     def __init__(self, control: Control | None = None, *, seed: int | None = None) -> None:
         self.settings = Settings()
         self.stats = Stats()
+        self._numbers = itertools.count(1)
         self.port = 0
         self._chance = random.Random(seed)
         self._places: asyncio.Semaphore | None = None
@@ -233,7 +235,7 @@ class StandIn:
         seen = see(texts, pictures)
         content, finish = _bent(answers.content_of(seen), fault)
         usage = answers.usage_of(seen, content)
-        number = self.stats.requests
+        number = next(self._numbers)
         if asked.stream and call == "chat":
             return await _stream(request, answers.events(number, asked, content, usage, finish))
         whole = answers.answer(call, number, asked, content, usage, finish)
