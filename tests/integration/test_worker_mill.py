@@ -70,7 +70,8 @@ async def test_pictures_in_the_store_reach_their_request(redis: Redis) -> None:
     head = b'{"model":"standin","messages":[{"role":"user","content":[{"type":"text","text":"what"},'
     head += b'{"type":"image_url","image_url":{"url":"data:image/png;base64,'
     requests = [
-        Request(i, None, bytes(16), "/chat/completions", [head, b'"}}]}]}'], [Image(digest, len(data))]) for i in range(20)
+        Request(i, None, bytes(16), "/chat/completions", [head, b'"}}]}]}'], [Image(digest, len(data))])
+        for i in range(20)
     ]
     async with Standin() as standin, worker(redis, standin.url):
         queue = await sealed_job(redis, requests, images={digest: data})
