@@ -117,6 +117,8 @@ class _Worker:
                 counting.cancel()
                 saying.cancel()
         finally:
+            if self._ward is not None:
+                self._ward.close()
             await redis.aclose()
             await renewals.aclose()
         return 0
