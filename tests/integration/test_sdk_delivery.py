@@ -66,6 +66,20 @@ async def test_every_result_comes_once_and_nothing_is_left(redis, ordered):
     assert (await queue.snapshot()).collector is None
 
 
+async def test_a_damaged_result_is_one_failure(redis):
+    """All others come, and nothing is left in the store."""
+    queue = await job_of(redis, 10)
+    await answer(queue, *range(10))
+    await redis.hset(queue.keys.block(4 // queue.block_size), "4", b"\x01?")
+    delivery = await opened(queue, ordered=True)
+    found = await delivery.next()
+    assert [(r.index, r.error.code) for r in found if r.error] == [(4, "transient")]
+    delivery.handed = len(found)
+    assert await delivery.next() == []
+    assert (await queue.snapshot()).acked == 10
+    await delivery.close()
+
+
 async def test_in_order_a_result_waits_for_those_before_it(redis):
     """What came early is held, and nothing is acked before it was handed over."""
     queue = await job_of(redis, 4)

@@ -18,7 +18,9 @@ from itertools import islice
 
 import msgspec
 
+from gristmill.contract.failure import FailureClass
 from gristmill.contract.lifecycle import TERMINAL, JobState, PauseReason
+from gristmill.contract.record import DamagedRecordError
 from gristmill.contract.record import decode as decode_record
 from gristmill.outlet.errors import LeaseLostError
 from gristmill.outlet.lease import CollectorLease
@@ -27,7 +29,7 @@ from gristmill.queue.errors import JobNotFoundError
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.replies import AckStatus
 from gristmill.sdk.errors import JobPausedError
-from gristmill.sdk.result import Result, from_record
+from gristmill.sdk.result import Error, Result, from_record
 
 BATCH = 256
 READ_BYTES = 8 << 20
@@ -55,6 +57,14 @@ class Delivered:
     def __contains__(self, index: int) -> bool:
         byte = index >> 3
         return byte < len(self._bits) and bool(self._bits[byte] & 1 << (index & 7))
+
+
+def _legible(index: int, data: bytes) -> Result:
+    """The result in `data`; a failure where that is damaged: the other results are good, and the caller asks again."""
+    try:
+        return from_record(decode_record(data))
+    except DamagedRecordError:
+        return Result(index=index, error=Error(FailureClass.TRANSIENT, "its result was damaged in the store"))
 
 
 class _Held(msgspec.Struct):
@@ -219,7 +229,7 @@ class Delivery:
                 if index in self._delivered:  # run again after the store lost a suffix: the caller has had it
                     again.setdefault(block, []).append(index)
                     continue
-                result = from_record(decode_record(data))
+                result = _legible(index, data)
                 if result.ok:
                     self._answered()
                 self._held[index] = _Held(index, len(data), result)
