@@ -44,12 +44,12 @@ async def export_job(chore: Chore) -> None:
         return
     assert manifest.wishes.output is not None, "a job with this wish names a file"
     try:
-        target = Path(Roots(chore.stable.config.allowed_roots).real_path(manifest.wishes.output))
+        target = Path(Roots(chore.inherited.config.allowed_roots).real_path(manifest.wishes.output))
         if not target.parent.is_dir():
             raise Failure(f"the folder of {target} does not exist: make it")
         with Work.open(target) as work:
             await asyncio.to_thread(
-                settle_in, work, queue.job, epoch=queue.epoch, store=shown(chore.stable.config.redis)
+                settle_in, work, queue.job, epoch=queue.epoch, store=shown(chore.inherited.config.redis)
             )
             if not await _collect(chore, work):
                 return
@@ -71,7 +71,7 @@ async def _collect(chore: Chore, work: Work) -> bool:
         done = await collect(
             queue,
             work,
-            token=f"{chore.stable.daemon_id}.export.{secrets.token_hex(4)}",
+            token=f"{chore.inherited.daemon_id}.export.{secrets.token_hex(4)}",
             holder=holder("gristmilld export"),
             until=Until.FINISHED,
             stop=stop,
@@ -83,7 +83,7 @@ async def _collect(chore: Chore, work: Work) -> bool:
         snapshot = await queue.snapshot()
         await asyncio.to_thread(_finish, work, snapshot, grower, rolled_back=done.rolled_back)
     manifest = await queue.manifest()
-    origin = await asyncio.to_thread(origin_of, manifest, Roots(chore.stable.config.allowed_roots).allow)
+    origin = await asyncio.to_thread(origin_of, manifest, Roots(chore.inherited.config.allowed_roots).allow)
     # where lines were left out, all of INPUT would have to be read again, for longer than a control job may take
     if origin is not None and work.out is not None and origin.recipe.options.on_bad_line != "skip":
         await asyncio.to_thread(keep_failed, work.out, origin, log.info)

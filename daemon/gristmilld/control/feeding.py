@@ -37,9 +37,9 @@ async def feed_job(chore: Chore) -> None:
     if not is_due(Wish.FEED, manifest, snapshot, await wishes.progress(chore.redis, queue.job)):
         return
     dead = snapshot.feeder if snapshot.feeder is not None and is_dead_neighbour(snapshot.feeder.holder) else None
-    token = dead.token if dead is not None else f"{chore.stable.daemon_id}.feed.{secrets.token_hex(4)}"
+    token = dead.token if dead is not None else f"{chore.inherited.daemon_id}.feed.{secrets.token_hex(4)}"
     try:
-        source, recipe = _permitted(manifest, Roots(chore.stable.config.allowed_roots))
+        source, recipe = _permitted(manifest, Roots(chore.inherited.config.allowed_roots))
         async with asyncio.timeout(chore.slice_s):
             await _feed(chore, source, recipe, token)
     except TimeoutError:

@@ -32,8 +32,8 @@ from gristmilld.logs import fields
 log = logging.getLogger(__name__)
 
 
-class Stable(msgspec.Struct, frozen=True):
-    """What a horse knows from the worker that forks it: the daemon, and the worker's own pid."""
+class Inherited(msgspec.Struct, frozen=True):
+    """What a horse has from the worker that forks it: the daemon's settings and id, and the worker's own pid."""
 
     config: DaemonConfig
     daemon_id: str
@@ -49,46 +49,46 @@ class Chore(msgspec.Struct, frozen=True):
 
     redis: Redis
     queue: LeaseQueue
-    stable: Stable
+    inherited: Inherited
     slice_s: float
 
 
 Work = Callable[[Chore], Awaitable[None]]
 
-_stables: list[Stable] = []
+_handed_down: list[Inherited] = []
 """RQ calls functions by name and gives them JSON alone, so what the fork inherits has to be found here."""
 
 
-def open_stable(stable: Stable) -> None:
+def hand_down(inherited: Inherited) -> None:
     """Called once in the RQ worker, before it forks."""
-    _stables[:] = [stable]
+    _handed_down[:] = [inherited]
 
 
 def run(wish: Wish, job: str, slice_s: float, work: Work) -> None:
     """Work on `wish` of `job` for `slice_s` at most; returns whatever comes of it."""
-    (stable,) = _stables
-    die_with(stable.worker_pid)
-    asyncio.run(_run(wish, job, slice_s, work, stable))
+    (inherited,) = _handed_down
+    die_with(inherited.worker_pid)
+    asyncio.run(_run(wish, job, slice_s, work, inherited))
 
 
-async def _run(wish: Wish, job: str, slice_s: float, work: Work, stable: Stable) -> None:
+async def _run(wish: Wish, job: str, slice_s: float, work: Work, inherited: Inherited) -> None:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
-        redis = connect(stable.config.redis, name=f"{stable.daemon_id}.{wish}")
+        redis = connect(inherited.config.redis, name=f"{inherited.daemon_id}.{wish}")
         async with redis:
-            await _attempt(redis, wish, job, slice_s, work, stable)
+            await _attempt(redis, wish, job, slice_s, work, inherited)
     except asyncio.CancelledError:
         log.info("%s of a job stops with the daemon", wish, extra=fields(job=job))
     except OUTAGES as error:
         log.warning("%s of a job is put off: the store cannot be used (%s)", wish, error, extra=fields(job=job))
 
 
-async def _attempt(redis: Redis, wish: Wish, job: str, slice_s: float, work: Work, stable: Stable) -> None:
+async def _attempt(redis: Redis, wish: Wish, job: str, slice_s: float, work: Work, inherited: Inherited) -> None:
     try:
         queue = await LeaseQueue.attach(redis, job)
-        await work(Chore(redis, queue, stable, slice_s))
+        await work(Chore(redis, queue, inherited, slice_s))
     except (JobNotFoundError, FormatError) as error:
         log.info("%s is dropped: %s", wish, error)
     except Failure as failure:

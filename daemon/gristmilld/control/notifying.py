@@ -38,7 +38,7 @@ async def notify_job(chore: Chore) -> None:
     if not is_due(Wish.NOTIFY, manifest, snapshot, await wishes.progress(chore.redis, queue.job)):
         return
     held = await wishes.notifier(chore.redis, queue.job, snapshot.now_ms)
-    token = f"{chore.stable.daemon_id}.notify.{secrets.token_hex(4)}"
+    token = f"{chore.inherited.daemon_id}.notify.{secrets.token_hex(4)}"
     force = held is not None and is_dead_neighbour(held.holder)
     lease = await queue.take_lease(Role.NOTIFIER, token, holder("gristmilld notify"), LEASE_TTL_MS, force=force)
     if not lease.granted:
@@ -53,7 +53,7 @@ async def notify_job(chore: Chore) -> None:
 
 
 async def _call(chore: Chore, manifest: Manifest, snapshot: JobSnapshot) -> None:
-    config, url = chore.stable.config, manifest.wishes.notify
+    config, url = chore.inherited.config, manifest.wishes.notify
     assert url is not None, "a job with this wish names a webhook"
     if config.webhook_secret is None:
         raise Failure("the daemon has no secret to sign webhooks with: set secret_env or secret_file in [webhooks]")

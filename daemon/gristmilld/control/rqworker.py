@@ -21,7 +21,7 @@ from rq.serializers import JSONSerializer
 from gristmill.queue.wishes import Wish
 from gristmilld import logs
 from gristmilld.config import HelperSpec
-from gristmilld.control.horse import Stable, open_stable
+from gristmilld.control.horse import Inherited, hand_down
 from gristmilld.control.rqdesk import ControlJob, queue_name
 from gristmilld.control.rqstore import control_connection, control_url
 from gristmilld.lifeline import beat
@@ -44,7 +44,7 @@ def run_rq_worker(spec: HelperSpec) -> int:
     connection = control_connection(control_url(config), name)
     if not _wait_for_store(connection, spec.heartbeat_fd):
         return 0
-    open_stable(Stable(config, spec.daemon_id, os.getpid()))
+    hand_down(Inherited(config, spec.daemon_id, os.getpid()))
     try:
         _work(spec, wish, connection, name)
     except (RedisError, OSError) as error:  # the next one waits for the store
