@@ -3,15 +3,18 @@
 ::
 
     readers, source, selection      lines of INPUT, which of them, and is it still the same file
-    normalise                       one line -> draft or refusal
+    json_array, zstd_stream         what is no plain file of lines
+    normalise, conversations        one line -> draft or refusal
+    duplicates, lines_seen          ids that occur twice; what is told of lines
     picture_source, structure,      pictures: read, looked at, passed through or encoded by expendable processes
-      pictures, encoder_pool,
-      encoder_main, images
+      pictures, at_once, hot,
+      encoder_pool, encoder_main,
+      images
     fingerprint, encode             draft -> frame
     pipeline                        all of the above in input order, working ahead within bounds
     runs, feeder_store, feeder      frames -> runs in the queue, resumable
     feed_spec, feed_main            the feeder as a process
-    check, skipped                  the same without a store
+    check, skipped, failed          the same without a store: what would be sent, was left out, has failed
 
 Nothing is imported here: the command line starts fast, and the encoder processes load only what they need.
 """

@@ -12,9 +12,10 @@ whole.
 ``segments``   finished lines and the journal of what is durable
 ``ledger``     the durable set of the current job, by ordinal
 ``lines``      record -> line, and back
-``finished``   which lines of earlier runs are still good (the feeder's plan)
+``finished``   which lines of earlier runs are still good: the feeder's plan; ``carried`` and ``unused`` keep them
 ``collector``  store -> ledger -> ack
 ``assemble``   ledger and earlier lines -> OUT
+``overlay``    good answers of a retry -> OUT, in the places of the failures
 ``proof``      total = ok + failed + not run, by three counts
 ``summary``    what is told at the end
 """
