@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 from tests.support.cli import command, environment, write_requests
-from tests.support.desk import Desk, desk, shared_standin, standin
+from tests.support.desk import Desk, desk, half_done, shared_standin, standin
 from tests.support.standin import StandinProcess
+from tests.support.wait import wait_until_sync
 
 __all__ = ["desk", "shared_standin", "standin"]
 
@@ -54,6 +56,20 @@ def test_rerun_that_ends_early_keeps_the_old_failed_lines(desk: Desk, standin: S
     assert desk.run().returncode == 0
     assert len(desk.lines) == 20
     assert standin.stats["requests"] == 3
+
+
+def test_an_out_that_somebody_cut_is_made_again(desk: Desk, standin: StandinProcess):
+    """A run whose OUT was truncated meanwhile says so with exit 3, and the same command mends it without a request."""
+    write_requests(desk.input, 60)
+    standin.control(latency="0.2")
+    with desk.start("--concurrency", 10) as running:
+        wait_until_sync(half_done(desk), description="some results are in OUT")
+        os.truncate(desk.out, 0)
+        assert running.wait() == 3
+    assert "the same command makes OUT of them again" in running.stderr
+    assert desk.run().returncode == 0
+    desk.assert_complete(60)
+    assert standin.stats["requests"] == 60
 
 
 def test_a_reader_that_leaves(desk: Desk, standin: StandinProcess):

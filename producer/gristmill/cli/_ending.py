@@ -50,6 +50,14 @@ def same_command() -> str:
     return shlex.join(["producer", *(_PASSWORD.sub(r"\1***\2", word) for word in sys.argv[1:])])
 
 
+def vanished(job: str) -> str:
+    """What is said when the store does not know a job of ours any more."""
+    return (
+        f"job {job} is no longer in the store: it was removed, or the store has lost its data; everything that was "
+        f"collected is kept, the same command goes on from here:\n  {same_command()}"
+    )
+
+
 def with_carried(snapshot: JobSnapshot) -> Summary:
     """The job's counts, with the lines that an earlier run had finished."""
     summary, carried = summarise(snapshot), place_of(snapshot).carried

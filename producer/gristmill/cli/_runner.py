@@ -26,7 +26,7 @@ import msgspec
 from gristmill.cli import _children, _making
 from gristmill.cli._daemon import DaemonKeeper
 from gristmill.cli._early import EarlyFeeder
-from gristmill.cli._ending import conclude
+from gristmill.cli._ending import conclude, vanished
 from gristmill.cli._errors import ExitCode, NeedsPersonError
 from gristmill.cli._feeding import FeederKeeper
 from gristmill.cli._interrupt import interrupts
@@ -235,20 +235,23 @@ class _Run:
                 grow=output.grow,
             )
             with interrupts(crew.kill, talk) as asked:
-                outcome = await crew.run(asked)
-                if await undo_if_vain(outcome, queue, self._work, output, talk):
-                    return ExitCode.USAGE
-                return await conclude(
-                    outcome,
-                    queue,
-                    self._work,
-                    output,
-                    talk,
-                    watcher,
-                    private=True,
-                    as_json=self._options.as_json,
-                    origin=origin,
-                )
+                try:
+                    outcome = await crew.run(asked)
+                    if await undo_if_vain(outcome, queue, self._work, output, talk):
+                        return ExitCode.USAGE
+                    return await conclude(
+                        outcome,
+                        queue,
+                        self._work,
+                        output,
+                        talk,
+                        watcher,
+                        private=True,
+                        as_json=self._options.as_json,
+                        origin=origin,
+                    )
+                except JobNotFoundError as error:
+                    raise NeedsPersonError(vanished(manifest.job)) from error
 
     async def _start_daemon(self, job: str, log: Path) -> asyncio.subprocess.Process:
         environment = {"GRISTMILL_REDIS_URL": self._store.url}

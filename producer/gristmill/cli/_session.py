@@ -111,7 +111,9 @@ def _sentence(error: Exception) -> CliError | None:
     match error:
         case DiskError() | DamagedError():
             return NeedsPersonError(str(error))
-        case ProofError() | FeedError():
+        case ProofError():
+            return NeedsPersonError(f"{error}; all results are kept, and the same command makes OUT of them again")
+        case FeedError():
             return CliError(str(error))
         case OutletError() | InputError() | QueueError() | FormatError():
             return BadUsageError(str(error))

@@ -83,6 +83,9 @@ def parse_store_url(text: str) -> Plain | Sentinels | Cluster:
         return _sentinels(parts, scheme) if kind == "sentinel" else _cluster(parts, scheme)
     if kind or scheme not in _PLAIN:
         raise ValueError(f"the store's URL cannot be used: write {FORMS}")
+    number = parts.path.strip("/")
+    if scheme != "unix" and number and not number.isdecimal():  # the client library would take number 0
+        raise ValueError("the store's URL ends with something else than a number: write redis://HOST:PORT/DB")
     return Plain(text)
 
 

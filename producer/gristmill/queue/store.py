@@ -7,6 +7,7 @@ behind sentinels and a cluster look to callers as one server does (see `primary`
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from redis.exceptions import AskError, ClusterDownError, NoPermissionError, Read
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from gristmill.contract.storeurl import FORMS, Cluster, Host, Sentinels, parse_store_url, shown
+from gristmill.contract.storeurl import FORMS, SENTINEL_FORM, Cluster, Host, Sentinels, parse_store_url, shown
 from gristmill.queue.cluster import REPEATED, ClusterRedis, each_primary
 from gristmill.queue.connection import PROMPT, NoReplicasError, PatientRetry, StoreDiskError, refusal
 from gristmill.queue.errors import StoreError
@@ -51,6 +52,8 @@ OUTAGES: tuple[type[Exception], ...] = (
 """What a call raises while the store is away, starting, failing over or out of disk: wait and try again."""
 
 RETRIES = 6
+CHECK_S = 15.0
+"""A store that says nothing for so long at the start is taken for absent, whatever its connections still try."""
 MIN_VERSION = (7, 0)
 
 
@@ -97,6 +100,9 @@ def connect(
         if isinstance(address, Cluster):
             return _clustered(address, options)
         pool = ConnectionPool.from_url(url, **options)
+        _try_options(pool)
+    except TypeError:  # the library's: an argument by that name is not known
+        raise StoreError(f"the store's URL {shown(url)!r} has an option (after ?) that is not known") from None
     except ValueError as error:
         said = str(error)
         if not said.startswith("the store's URL"):  # the library's, which may hold a part of a password
@@ -104,6 +110,15 @@ def connect(
         raise StoreError(said) from None
     pool.connection_class = PROMPT[pool.connection_class]
     return Redis.from_pool(pool)
+
+
+def _try_options(pool: ConnectionPool) -> None:
+    """Make a connection that connects to nothing: now, and not at the first call, an option must be known.
+
+    Raises:
+        TypeError: it is not.
+    """
+    pool.connection_class(**pool.connection_kwargs)
 
 
 def _following(address: Sentinels, options: dict[str, Any]) -> Redis:
@@ -119,13 +134,16 @@ def _following(address: Sentinels, options: dict[str, Any]) -> Redis:
         for host in address.hosts
     ]
     primary = Primary(sentinels, address.service)
-    return Redis.from_pool(FollowingPool(primary=primary, connection_class=FOLLOWING[plain], **options))
+    pool = FollowingPool(primary=primary, connection_class=FOLLOWING[plain], **options)
+    _try_options(pool)
+    return Redis.from_pool(pool)
 
 
 def _clustered(address: Cluster, options: dict[str, Any]) -> Redis:
     patience = PatientRetry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), RETRIES, supported_errors=REPEATED)
     options = {**options, **parse_url(address.url), "retry": PatientRetry(NoBackoff(), 0)}
     plain = options.pop("connection_class", None) or Connection
+    _try_options(ConnectionPool(connection_class=PROMPT[plain], **options))
     return ClusterRedis(Topology(address.hosts, lambda host: _one(PROMPT[plain], host, options)), patience)
 
 
@@ -151,10 +169,15 @@ async def read_infos(redis: Redis) -> dict[str, dict[str, Any]]:
     """What each server says of itself, by the names of its INFO command: address -> that; one server has no address.
 
     Raises:
-        StoreError: it cannot be reached, or refuses us.
+        StoreError: it cannot be reached within `CHECK_S`, refuses us, or is a cluster that no server is in charge of.
     """
     try:
-        return {where: await server.info("everything") for where, server in await each_primary(redis)}
+        async with asyncio.timeout(CHECK_S):
+            found = {where: await server.info("everything") for where, server in await each_primary(redis)}
+    except TimeoutError as error:
+        raise StoreError(
+            f"the store does not answer within {CHECK_S:.0f} s; is it running, and is the URL right (rediss:// is TLS)?"
+        ) from error
     except (RedisError, OSError) as error:
         refused = error if isinstance(error, NoPermissionError) else refusal(error)
         if refused is not None:
@@ -162,6 +185,9 @@ async def read_infos(redis: Redis) -> dict[str, dict[str, Any]]:
             raise StoreError(f"the store refuses this user: {said}; give user and password in the URL") from refused
         why = str(error).rstrip(".")
         raise StoreError(f"the store cannot be reached: {why}; is it running, and is the URL right?") from error
+    if not found:
+        raise StoreError("the cluster has no primary with slots; make it with redis-cli --cluster create")
+    return found
 
 
 def store_info(infos: Sequence[Mapping[str, Any]]) -> StoreInfo:
@@ -193,6 +219,7 @@ def faults(info: Mapping[str, Any], *, clustered: bool = False) -> dict[str, str
     """
     version, policy = str(info["redis_version"]), policy_of(info)
     found = {
+        "sentinel": f"the store is a sentinel: write its URL as {SENTINEL_FORM}",
         "version": f"the store is Redis {version}: Redis 7.0 or newer, or Valkey, is needed",
         "eviction": f"the store evicts keys (maxmemory-policy {policy}), so it would lose requests: "
         "CONFIG SET maxmemory-policy noeviction, or use another store",
@@ -201,6 +228,7 @@ def faults(info: Mapping[str, Any], *, clustered: bool = False) -> dict[str, str
         "cluster": "the store is a node of a cluster: write its URL with redis+cluster:// in place of redis://",
     }
     holds = {
+        "sentinel": info.get("redis_mode") == "sentinel",
         "version": tuple(int(x) for x in version.split(".")[:2]) < MIN_VERSION,
         "eviction": policy != "noeviction",
         "role": str(info.get("role", "master")) != "master",
