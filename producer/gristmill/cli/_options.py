@@ -162,8 +162,10 @@ _BODY_OPTIONS: list[Function] = [
         show_default=True,
         help="A line that can't be sent: a failed result, the end, or nothing.",
     ),
-    click.option("--max-pixels", metavar="N", type=click.IntRange(min=0), default=0, help="Scale larger ones down."),
-    click.option("--max-image-bytes", metavar="SIZE", type=SIZE, default=0, help="Encode larger ones anew."),
+    click.option(
+        "--max-pixels", metavar="N", type=click.IntRange(min=0), default=0, help="Scale larger pictures down."
+    ),
+    click.option("--max-image-bytes", metavar="SIZE", type=SIZE, default=0, help="Encode larger pictures anew."),
     click.option(
         "--image-quality",
         metavar="Q",

@@ -10,8 +10,12 @@ from gristmill.cli._options import SECONDS, JobOptions, StoreOptions, job_option
 @click.command("run")
 @job_options
 @click.option("-o", "--out", metavar="OUT", required=True, help="File of results, one line per request; - is stdout.")
-@click.option("--workers", metavar="N", type=click.IntRange(1, 1024), help="Worker processes.  [default: one per core]")
-@click.option("--concurrency", metavar="C", type=click.IntRange(1, 65_536), help="Requests in flight per worker.")
+@click.option(
+    "--workers", metavar="N", type=click.IntRange(1, 1024), help="Worker processes.  [default: one per core, at most 8]"
+)
+@click.option(
+    "--concurrency", metavar="C", type=click.IntRange(1, 65_536), help="Requests in flight per worker.  [default: 256]"
+)
 @click.option("--overwrite", is_flag=True, help="Start anew, whatever OUT holds.")
 @click.option(
     "--wait-for-endpoint",
