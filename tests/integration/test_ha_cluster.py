@@ -231,3 +231,13 @@ async def test_a_primary_that_hangs_is_left(own: ClusterStore):
     finally:
         old.send(signal.SIGCONT)
     await client.aclose()
+
+
+async def test_a_command_that_begins_in_a_failover_waits_a_while(own: ClusterStore):
+    """The check of the store at the start of every command rides through it: all primaries are found in the end."""
+    client = connect(own.url)
+    assert await check_store(client)
+    own.server_of("any").kill()
+    assert await check_store(client)
+    assert len(await each_primary(client)) == 3
+    await client.aclose()

@@ -64,6 +64,8 @@ def at(redis: Redis, key: str) -> Redis:
 async def each_primary(redis: Redis) -> list[tuple[str, Redis]]:
     """A client of every server that holds keys, and its address; of one server just that, with no address.
 
+    Commands without a key go to that server, or to the one that has taken its place.
+
     Raises:
         redis.exceptions.RedisError: no node of the cluster can be asked.
         StoreError: it is no cluster.
@@ -92,8 +94,8 @@ class ClusterRedis(Redis):
 
     async def primaries(self) -> list[tuple[str, Redis]]:
         """See `each_primary`."""
-        hosts = await self._patience.call_with_retry(self._topology.primaries, _ignore)
-        return [(f"{host}:{port}", self._topology.node((host, port))) for host, port in hosts]
+        places = await self._patience.call_with_retry(self._topology.primaries, _ignore)
+        return [(f"{host}:{port}", self.at_home(slot)) for (host, port), slot in places.items()]
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         slot = slot_of(args, self._home)

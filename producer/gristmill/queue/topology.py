@@ -68,15 +68,15 @@ class Topology:
             raise RedisConnectionError("a part of the cluster has no primary just now")
         return host, self.node(host)
 
-    async def primaries(self) -> list[Host]:
-        """Every node that owns slots, asked anew.
+    async def primaries(self) -> dict[Host, int]:
+        """Every node that owns slots, asked anew: its place -> one of its slots.
 
         Raises:
             As `owner`.
         """
         self._doubt = True
         await self._look()
-        return sorted({host for host in self._owners if host is not None})
+        return {host: self._owners.index(host) for host in sorted({h for h in self._owners if h is not None})}
 
     def doubt(self) -> None:
         """The table may be wrong: ask again before the next call."""
