@@ -20,6 +20,7 @@ from tests.support.wait import wait_until_sync
 
 from gristmill.contract.keys import JobKeys
 
+FEW = 800
 N = 2000
 LARGE = pytest.param(20_000, marks=pytest.mark.chaos)
 PATIENCE_S = 240
@@ -91,9 +92,9 @@ def test_input_that_was_fed_to_its_end_and_lost_is_fed_again(tmp_path: Path):
     store = SentinelStore()
     try:
         store.start()
-        with at_work(store, tmp_path, N, "--payload-mark", "100KB") as (job, submit):
+        with at_work(store, tmp_path, FEW, "--payload-mark", "50KB") as (job, submit):
             old, meta = store.server_of(job), JobKeys(job).meta
-            has_done(old.client, job, N // 8)
+            has_done(old.client, job, FEW // 8)
             replica = store.replica_of(old)
             replica.lose_sight_of(old)
             wait_until_sync(lambda: old.client.hget(meta, "closed") == b"1", timeout_s=PATIENCE_S, description="fed")
@@ -103,4 +104,4 @@ def test_input_that_was_fed_to_its_end_and_lost_is_fed_again(tmp_path: Path):
             assert "the store has lost the end of the input: feeding it again" in submit.stderr
     finally:
         store.close()
-    assert_each_once(tmp_path / "out.jsonl", N)
+    assert_each_once(tmp_path / "out.jsonl", FEW)
