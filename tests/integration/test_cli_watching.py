@@ -22,7 +22,7 @@ from gristmill.cli._session import Store
 from gristmill.cli._watching import Watcher, needs_somebody
 from gristmill.contract.lifecycle import PauseReason
 from gristmill.contract.manifest import Manifest
-from gristmill.neighbours import holder
+from gristmill.holders import holder
 from gristmill.queue.connection import StoreDiskError
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.replies import Role

@@ -42,11 +42,11 @@ async def test_pictures_are_fetched_by_run_and_freed_with_its_last_frame(redis: 
     claimed = (await claim(queue, "w")).claimed
     await finish(queue, "w", claimed[:2])
     assert await queue.fetch(claimed) == [None, None, frame(2)]
-    shas = [f"{k:032x}" for k in range(2)]
-    assert await queue.fetch_images(0, [*shas, "no"]) == [b"p" * 50, b"p" * 50, None]
+    digests = [f"{k:032x}" for k in range(2)]
+    assert await queue.fetch_images(0, [*digests, "no"]) == [b"p" * 50, b"p" * 50, None]
     assert await queue.fetch_images(0, []) == []
     await finish(queue, "w", claimed[2:])
-    assert await queue.fetch_images(0, shas) == [None, None]
+    assert await queue.fetch_images(0, digests) == [None, None]
     assert (await queue.snapshot()).payload_bytes == 0
 
 

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from tests.support.cli import producer, write_requests
 from tests.support.store import StoreProcess
 
-from gristmill.neighbours import holder
+from gristmill.holders import holder
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.replies import Role
 

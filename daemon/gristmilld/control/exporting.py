@@ -11,8 +11,8 @@ import logging
 import secrets
 from pathlib import Path
 
+from gristmill.holders import holder, is_dead_here
 from gristmill.leftover import keep_failed, origin_of
-from gristmill.neighbours import holder, is_dead_neighbour
 from gristmill.outlet.assemble import Grower, Outcome, finish
 from gristmill.outlet.collector import Until, collect
 from gristmill.outlet.errors import OutletError, ProofError
@@ -75,7 +75,7 @@ async def _collect(chore: Chore, work: Work) -> bool:
             holder=holder("gristmilld export"),
             until=Until.FINISHED,
             stop=stop,
-            take=collector is not None and is_dead_neighbour(collector.holder),
+            take=collector is not None and is_dead_here(collector.holder),
             grow=None if grower is None else grower.step,
         )
         if not done.finished:

@@ -10,12 +10,12 @@ import msgspec
 
 from gristmill.contract.lifecycle import PauseReason
 from gristmill.contract.manifest import Manifest, Source
+from gristmill.holders import holder, is_dead_here
 from gristmill.intake.errors import FeedError, InputError
 from gristmill.intake.feed_main import chosen_lines
 from gristmill.intake.feeder import feed
 from gristmill.intake.lines_seen import Notice
 from gristmill.intake.options import DEFAULT_MAX_LINE_BYTES, EncodeOptions, Recipe
-from gristmill.neighbours import holder, is_dead_neighbour
 from gristmill.queue import wishes
 from gristmill.queue.wishes import Wish
 from gristmilld.control.horse import Chore, Failure
@@ -36,7 +36,7 @@ async def feed_job(chore: Chore) -> None:
     manifest, snapshot = await queue.manifest(), await queue.snapshot()
     if not is_due(Wish.FEED, manifest, snapshot, await wishes.progress(chore.redis, queue.job)):
         return
-    dead = snapshot.feeder if snapshot.feeder is not None and is_dead_neighbour(snapshot.feeder.holder) else None
+    dead = snapshot.feeder if snapshot.feeder is not None and is_dead_here(snapshot.feeder.holder) else None
     token = dead.token if dead is not None else f"{chore.inherited.daemon_id}.feed.{secrets.token_hex(4)}"
     try:
         source, recipe = _permitted(manifest, Roots(chore.inherited.config.allowed_roots))

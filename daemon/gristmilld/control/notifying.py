@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gristmill.contract.manifest import Manifest
-from gristmill.neighbours import holder, is_dead_neighbour
+from gristmill.holders import holder, is_dead_here
 from gristmill.queue import wishes
 from gristmill.queue.replies import JobSnapshot, Role
 from gristmill.queue.wishes import Wish
@@ -39,7 +39,7 @@ async def notify_job(chore: Chore) -> None:
         return
     held = await wishes.notifier(chore.redis, queue.job, snapshot.now_ms)
     token = f"{chore.inherited.daemon_id}.notify.{secrets.token_hex(4)}"
-    force = held is not None and is_dead_neighbour(held.holder)
+    force = held is not None and is_dead_here(held.holder)
     lease = await queue.take_lease(Role.NOTIFIER, token, holder("gristmilld notify"), LEASE_TTL_MS, force=force)
     if not lease.granted:
         return

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from gristmill.contract.frame import FormatError
 from gristmill.contract.manifest import Manifest
-from gristmill.neighbours import is_dead_neighbour
+from gristmill.holders import is_dead_here
 from gristmill.queue import registry, wishes
 from gristmill.queue.errors import JobNotFoundError
 from gristmill.queue.leasequeue import LeaseQueue
@@ -112,7 +112,7 @@ class Reconciler:
     async def _held(self, queue: LeaseQueue, wish: Wish, snapshot: JobSnapshot) -> bool:
         leases: dict[Wish, Lease | None] = {Wish.FEED: snapshot.feeder, Wish.EXPORT: snapshot.collector}
         lease = leases[wish] if wish in leases else await wishes.notifier(self._redis, queue.job, snapshot.now_ms)
-        return lease is not None and not is_dead_neighbour(lease.holder)
+        return lease is not None and not is_dead_here(lease.holder)
 
     def _loose_for_s(self, rq_id: str, *, loose: bool) -> float:
         if not loose:

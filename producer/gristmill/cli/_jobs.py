@@ -66,12 +66,12 @@ def without_the_dead(snapshot: JobSnapshot) -> JobSnapshot:
     import msgspec
 
     from gristmill.contract.lifecycle import TERMINAL
-    from gristmill.neighbours import is_dead_neighbour
+    from gristmill.holders import is_dead_here
 
     dead: dict[str, Any] = {
         role: None
         for role, lease in (("feeder", snapshot.feeder), ("collector", snapshot.collector))
-        if lease is not None and is_dead_neighbour(lease.holder)
+        if lease is not None and is_dead_here(lease.holder)
     }
     if "feeder" in dead and not snapshot.closed and snapshot.state not in TERMINAL:
         dead["feeder_lost"] = True

@@ -19,8 +19,8 @@ from gristmill.cli._talk import Talk, say
 from gristmill.cli._watching import Watcher, needs_somebody
 from gristmill.cli._working import Crew, End
 from gristmill.contract.lifecycle import TERMINAL
+from gristmill.holders import holder, is_dead_here
 from gristmill.leftover import keep_failed, origin_of
-from gristmill.neighbours import holder, is_dead_neighbour
 from gristmill.outlet.collector import Until
 from gristmill.outlet.overlay import answers_of, overlay
 from gristmill.outlet.proof import Audit, audit_file, prove, summary_of
@@ -99,7 +99,7 @@ async def _collect(work: Work, retry: LeaseQueue, store: Store) -> int | None:
             watcher,
             token=f"results-{new_job_id()}",
             holder=holder("producer results"),
-            take=collector is not None and is_dead_neighbour(collector.holder),
+            take=collector is not None and is_dead_here(collector.holder),
             until=Until.FINISHED,
             private=False,
         )

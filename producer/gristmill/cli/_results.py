@@ -22,8 +22,8 @@ from gristmill.cli._talk import Talk, say
 from gristmill.cli._watching import Scale, Watcher, needs_somebody
 from gristmill.cli._working import Crew, End
 from gristmill.contract.lifecycle import TERMINAL
+from gristmill.holders import holder, is_dead_here
 from gristmill.leftover import origin_of
-from gristmill.neighbours import holder, is_dead_neighbour
 from gristmill.outlet.collector import Until
 from gristmill.outlet.peek import peek
 from gristmill.outlet.settle import settle_in
@@ -106,7 +106,7 @@ async def _collect(
                 holder=holder("producer results"),
                 feeder=make_feeder(talk.say) if make_feeder else None,
                 grow=output.grow,
-                take=options.take or (collector is not None and is_dead_neighbour(collector.holder)),
+                take=options.take or (collector is not None and is_dead_here(collector.holder)),
                 until=options.until,
                 private=False,
             )

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,6 +36,7 @@ from gristmill.cli._vain import undo_if_vain
 from gristmill.cli._watching import Scale, Watcher, needs_somebody, place_of, plain_bytes
 from gristmill.cli._working import Crew
 from gristmill.contract.manifest import Manifest
+from gristmill.holders import holder
 from gristmill.intake.feed_spec import FeedSpec
 from gristmill.intake.options import EncodeOptions, Recipe
 from gristmill.intake.source import identify, input_digest
@@ -106,7 +105,7 @@ class _Run:
         self._urls = urls
         self._key = key
         self._early = early
-        self._holder = f"producer run, {socket.gethostname()} pid {os.getpid()}"
+        self._holder = holder("producer run")
         self._token = f"run-{_making.new_job_id()}"
 
     async def run(self) -> int:

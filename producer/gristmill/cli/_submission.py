@@ -26,11 +26,11 @@ from gristmill.cli._talk import Talk, say
 from gristmill.cli._watching import Scale, Watcher, place_of, plain_bytes
 from gristmill.contract.lifecycle import JobState
 from gristmill.contract.manifest import Manifest
+from gristmill.holders import holder, is_dead_here
 from gristmill.intake.errors import InputError
 from gristmill.intake.feed_spec import FeedSpec
 from gristmill.intake.options import Recipe
 from gristmill.intake.source import require_unchanged
-from gristmill.neighbours import holder, is_dead_neighbour
 from gristmill.queue.errors import JobNotFoundError
 from gristmill.queue.leasequeue import LeaseQueue
 from gristmill.queue.registry import live_daemons
@@ -51,7 +51,7 @@ async def was_never_told(manifest: Manifest, snapshot: JobSnapshot) -> bool:
     Such a command is the last feeder by name, and is a dead process of this machine: one that had told of the job has
     put `_TOLD` in its place.
     """
-    if snapshot.state in (JobState.CANCELLED, JobState.EXPIRED) or not is_dead_neighbour(snapshot.fed_by):
+    if snapshot.state in (JobState.CANCELLED, JobState.EXPIRED) or not is_dead_here(snapshot.fed_by):
         return False
     if manifest.source is not None:
         try:
@@ -76,7 +76,7 @@ async def require_resumable(manifest: Manifest, snapshot: JobSnapshot) -> None:
                 f"{manifest.source.path} has changed since job {manifest.job} was begun (fed up to line {line:,}): "
                 f"put the old file back to go on, or `producer cancel {manifest.job}` and submit again"
             ) from error
-    if snapshot.feeder is not None and not is_dead_neighbour(snapshot.feeder.holder):
+    if snapshot.feeder is not None and not is_dead_here(snapshot.feeder.holder):
         raise BadUsageError(
             f"job {manifest.job} is being fed by {snapshot.feeder.holder}: `producer watch {manifest.job}`; "
             f"if that one is dead, its lease ends in {snapshot.feeder.expires_in_ms / 1000:.0f} s"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gristmill.neighbours import is_dead_neighbour
+from gristmill.holders import is_dead_here
 from gristmill.outlet.errors import CollectorBusyError, LeaseLostError
 from gristmill.queue.errors import JobNotFoundError
 from gristmill.queue.leasequeue import LeaseQueue
@@ -48,7 +48,7 @@ class CollectorLease:
         try:
             await self.take()
         except CollectorBusyError as error:
-            if is_dead_neighbour(error.holder):
+            if is_dead_here(error.holder):
                 await self.take(force=True)
                 return
             self.lost = True

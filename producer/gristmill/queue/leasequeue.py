@@ -203,9 +203,9 @@ class LeaseQueue:
         """See `working.fetch`."""
         return await working.fetch(self._handle, claimed)
 
-    async def fetch_images(self, run: int, shas: Sequence[str]) -> list[bytes | None]:
+    async def fetch_images(self, run: int, digests: Sequence[str]) -> list[bytes | None]:
         """See `working.fetch_images`."""
-        return await working.fetch_images(self._handle, run, shas)
+        return await working.fetch_images(self._handle, run, digests)
 
     async def commit(self, token: str, finished: Sequence[Finished], returned: Sequence[Returned]) -> CommitReply:
         """See `working.commit`."""

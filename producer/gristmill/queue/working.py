@@ -94,11 +94,11 @@ async def fetch(handle: Handle, claimed: Sequence[Claimed]) -> list[bytes | None
     return frames
 
 
-async def fetch_images(handle: Handle, run: int, shas: Sequence[str]) -> list[bytes | None]:
+async def fetch_images(handle: Handle, run: int, digests: Sequence[str]) -> list[bytes | None]:
     """Pictures of a run by their hex digests, in order; None where the store has none."""
-    if not shas:
+    if not digests:
         return []
-    images: Any = await handle.redis.hmget(handle.keys.payload(run), [image_field(s) for s in shas])
+    images: Any = await handle.redis.hmget(handle.keys.payload(run), [image_field(digest) for digest in digests])
     return list(images)
 
 

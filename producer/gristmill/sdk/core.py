@@ -10,9 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import secrets
-import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +19,7 @@ import msgspec
 from redis.asyncio import Redis
 
 from gristmill.contract.manifest import Manifest, Source
+from gristmill.holders import holder
 from gristmill.intake.errors import InputError
 from gristmill.intake.options import EncodeOptions
 from gristmill.intake.source import identify
@@ -55,7 +54,7 @@ class Core:
     def __init__(self, options: ClientOptions) -> None:
         self.options = options
         self.pool = f"sdk-{new_id()}" if options.private else options.pool
-        self.holder = f"gristmill client, {socket.gethostname()} pid {os.getpid()}"
+        self.holder = holder("gristmill client")
         self.proven = False
         self._starting = asyncio.Lock()
         self._home: Home | None = None
