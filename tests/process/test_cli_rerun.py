@@ -18,9 +18,11 @@ def test_rerun_of_rows_that_are_bad_for_good(desk: Desk, standin: StandinProcess
     standin.control(faults=[{"kind": "status", "status": 400, "text": "bad"}])
     texts = ["bad" if i % 5 == 0 else f"fine {i}" for i in range(40)]
     desk.input.write_text("".join(f'{{"custom_id":"c{i}","prompt":"{t} {i}"}}\n' for i, t in enumerate(texts)))
-    for sent in (40, 8):
+    for sent, told in ((40, ""), (8, "32 lines are finished from before; 8 failed ones are sent again\n")):
         standin.reset_stats()
-        assert desk.run().returncode == 1
+        done = desk.run()
+        assert done.returncode == 1
+        assert told in done.stderr
         assert standin.stats["requests"] == sent
         assert [line["gristmill"]["index"] for line in desk.lines] == list(range(40))
         assert sum(line["error"] is not None for line in desk.lines) == 8
@@ -38,6 +40,7 @@ def test_rerun_that_pauses_keeps_the_old_failed_lines(desk: Desk, standin: Stand
     standin.control(faults=[])
     assert desk.run().returncode == 0
     assert len(desk.lines) == 20
+    assert "20 lines are finished from before\n" in desk.run().stderr
 
 
 def test_rerun_that_ends_early_keeps_the_old_failed_lines(desk: Desk, standin: StandinProcess):

@@ -127,7 +127,8 @@ class _Run:
         if finished.ok:  # the setup has worked; what is left may well be bad rows
             manifest = msgspec.structs.replace(manifest, first_alone=min(1, manifest.first_alone))
         if finished.ok or finished.failed:
-            say(f"{finished.ok:,} lines are finished from before; {finished.failed:,} failed ones are sent again")
+            again = f"; {finished.failed:,} failed ones are sent again" if finished.failed else ""
+            say(f"{finished.ok:,} lines are finished from before{again}")
         for old in self._work.folder.glob("stdin-*.jsonl"):
             if old != data.path:
                 old.unlink()
