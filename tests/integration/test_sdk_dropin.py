@@ -160,7 +160,7 @@ def test_a_server_that_fails_every_call_is_given_up(monkeypatch, caplog, standin
 def test_a_slow_server_is_not_given_up(monkeypatch, standin):
     """However long an answer takes beyond the patience with a dead one."""
     monkeypatch.setattr("gristmill.sdk.watch._STALLED_S", 0.1)
-    standin.control(latency=1.5)
+    standin.control(latency=0.8)
     with gristmill.MPOpenAIAPI(
         "standin", api_base=standin.root, num_workers=1, retry=1, wait=0, timeout=(0.3, 30)
     ) as api:
