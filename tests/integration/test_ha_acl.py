@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 from tests.integration.test_control_acl import USERS
 from tests.support import roles
-from tests.support.ha import SERVICE, ClusterStore, SentinelStore, Server
+from tests.support.ha import SERVICE, ClusterStore, SentinelStore, Server, running
 from tests.support.queues import fed_job
 
 from gristmill.queue import StoreError
@@ -20,20 +20,14 @@ MORE = {"cluster": "+cluster|slots", "sentinel": "+role"}
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ClusterStore]:
-    made = ClusterStore(replicas=False)
-    try:
-        yield made.start()
-    finally:
-        made.close()
+    with running(ClusterStore(replicas=False)) as store:
+        yield store
 
 
 @pytest.fixture(scope="module")
 def sentinels() -> Iterator[SentinelStore]:
-    made = SentinelStore()
-    try:
-        yield made.start()
-    finally:
-        made.close()
+    with running(SentinelStore()) as store:
+        yield store
 
 
 def give(servers: list[Server], role: str, *more: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from redis.asyncio import Redis
-from tests.support.ha import ClusterStore, Server, impatient, until
+from tests.support.ha import ClusterStore, Server, impatient, running, until
 from tests.support.queues import claim, collect_all, fed_job, finish, make_job
 from tests.support.wait import wait_until
 
@@ -20,21 +20,15 @@ from gristmill.queue.store import OUTAGES, check_store, connect
 @pytest.fixture(scope="module")
 def calm() -> Iterator[ClusterStore]:
     """A cluster of three nodes that no test hurts for good."""
-    made = ClusterStore(replicas=False)
-    try:
-        yield made.start()
-    finally:
-        made.close()
+    with running(ClusterStore(replicas=False)) as store:
+        yield store
 
 
 @pytest.fixture
 def own() -> Iterator[ClusterStore]:
     """A cluster with replicas that the test may kill."""
-    made = ClusterStore()
-    try:
-        yield made.start()
-    finally:
-        made.close()
+    with running(ClusterStore()) as store:
+        yield store
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
-from tests.support.ha import SentinelStore, free_port, impatient, until
+from tests.support.ha import SentinelStore, free_port, impatient, running, until
 from tests.support.queues import FEEDER, claim, fed_job, make_job
 from tests.support.wait import wait_until
 
@@ -24,21 +24,15 @@ from gristmill.queue.store import OUTAGES, check_store, connect, shown
 @pytest.fixture(scope="module")
 def calm() -> Iterator[SentinelStore]:
     """A store that no test hurts for good."""
-    made = SentinelStore()
-    try:
-        yield made.start()
-    finally:
-        made.close()
+    with running(SentinelStore()) as store:
+        yield store
 
 
 @pytest.fixture
 def store() -> Iterator[SentinelStore]:
     """A store that the test may kill."""
-    made = SentinelStore()
-    try:
-        yield made.start()
-    finally:
-        made.close()
+    with running(SentinelStore()) as store:
+        yield store
 
 
 async def test_the_primary_is_found_past_a_dead_sentinel(calm: SentinelStore):
@@ -67,9 +61,7 @@ async def test_what_cannot_be_found_is_said(calm: SentinelStore):
 
 async def test_passwords_of_store_and_sentinels_are_apart():
     """Both are used, and shown nowhere: not in the URL as people see it, nor in the client's own text."""
-    store = SentinelStore(password="hunter2")
-    try:
-        store.start()
+    with running(SentinelStore(password="hunter2")) as store:
         client = connect(store.url)
         assert await client.ping()
         assert "hunter2" not in shown(store.url) + repr(client) + repr(client.connection_pool)
@@ -78,8 +70,6 @@ async def test_passwords_of_store_and_sentinels_are_apart():
         with pytest.raises(StoreError, match="refuses this user"):
             await check_store(wrong)
         await wrong.aclose()
-    finally:
-        store.close()
 
 
 async def test_a_handover_ends_connections_that_write_to_a_replica(store: SentinelStore):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.cli import environment
 from tests.support.wait import wait_until_sync
-
-_CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "GRISTMILL_"))}
 
 
 class Daemon:
@@ -30,10 +28,10 @@ class Daemon:
         argv = [sys.executable, "-m", module, "up", "--log-level", "debug", *options]
         if open_files:
             argv = ["sh", "-c", f'ulimit -n {open_files}; exec "$@"', "sh", *argv]
-        environment = _CLEAN | env | ({"GRISTMILL_REDIS_URL": redis} if redis else {})
+        env |= {"GRISTMILL_REDIS_URL": redis} if redis else {}
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(**env), start_new_session=True
             )
 
     @property

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.process.daemons import Daemon
 from tests.support.cli import environment, producer, write_requests
-from tests.support.ha import ClusterStore, SentinelStore
+from tests.support.ha import ClusterStore, SentinelStore, running
 from tests.support.standin import StandinProcess
 from tests.support.store import StoreProcess
 from tests.support.wait import wait_until_sync
@@ -25,20 +25,14 @@ N = 200
 
 @pytest.fixture
 def sentinels() -> Iterator[SentinelStore]:
-    made = SentinelStore()
-    try:
-        yield made.start()
-    finally:
-        made.close()
+    with running(SentinelStore()) as store:
+        yield store
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ClusterStore]:
-    made = ClusterStore(replicas=False)
-    try:
-        yield made.start()
-    finally:
-        made.close()
+    with running(ClusterStore(replicas=False)) as store:
+        yield store
 
 
 @contextmanager

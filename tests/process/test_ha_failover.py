@@ -14,7 +14,7 @@ import pytest
 from redis import Redis as SyncRedis
 from tests.process.daemons import Daemon
 from tests.support.cli import Background, command, environment, write_requests
-from tests.support.ha import ClusterStore, SentinelStore
+from tests.support.ha import ClusterStore, SentinelStore, running
 from tests.support.standin import StandinProcess
 from tests.support.wait import wait_until_sync
 
@@ -89,19 +89,14 @@ def test_a_killed_primary_costs_no_result(store: SentinelStore | ClusterStore, t
 
 def test_input_that_was_fed_to_its_end_and_lost_is_fed_again(tmp_path: Path):
     """The feeder has ended, and what takes over knows nothing of the last lines: the command that waits feeds them."""
-    store = SentinelStore()
-    try:
-        store.start()
-        with at_work(store, tmp_path, FEW, "--payload-mark", "50KB") as (job, submit):
-            old, meta = store.server_of(job), JobKeys(job).meta
-            has_done(old.client, job, FEW // 8)
-            replica = store.replica_of(old)
-            replica.lose_sight_of(old)
-            wait_until_sync(lambda: old.client.hget(meta, "closed") == b"1", timeout_s=PATIENCE_S, description="fed")
-            assert replica.client.hget(meta, "closed") == b"0"
-            store.fail_over(job)
-            assert submit.wait(PATIENCE_S) == 0, submit.stderr
-            assert "the store has lost the end of the input: feeding it again" in submit.stderr
-    finally:
-        store.close()
+    with running(SentinelStore()) as store, at_work(store, tmp_path, FEW, "--payload-mark", "50KB") as (job, submit):
+        old, meta = store.server_of(job), JobKeys(job).meta
+        has_done(old.client, job, FEW // 8)
+        replica = store.replica_of(old)
+        replica.lose_sight_of(old)
+        wait_until_sync(lambda: old.client.hget(meta, "closed") == b"1", timeout_s=PATIENCE_S, description="fed")
+        assert replica.client.hget(meta, "closed") == b"0"
+        store.fail_over(job)
+        assert submit.wait(PATIENCE_S) == 0, submit.stderr
+        assert "the store has lost the end of the input: feeding it again" in submit.stderr
     assert_each_once(tmp_path / "out.jsonl", FEW)

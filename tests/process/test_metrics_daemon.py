@@ -6,14 +6,13 @@ import asyncio
 import os
 import re
 import signal
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
 from tests.process.daemons import Daemon
+from tests.support import pages
 from tests.support.jobs import chat, sealed_job
 from tests.support.standin import StandinProcess
 from tests.support.store import StoreProcess
@@ -36,12 +35,7 @@ class Served(Daemon):
         return f"http://{found[1]}:{found[2]}"
 
     def get(self, path: str) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(self.url + path, timeout=20) as reply:
-                return reply.status, reply.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
+        return pages.get(self.url + path)
 
     def value(self, name: str, **labels: str) -> float | None:
         for family in text_string_to_metric_families(self.get("/metrics")[1]):

@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support import pages
 from tests.support.queues import fed_job
 from tests.support.store import StoreProcess
 from tests.support.wait import wait_until_sync
@@ -67,12 +67,7 @@ class Daemon:
         self.folder.forget(name)
 
     def get(self, path: str) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(self.url + path, timeout=20) as reply:
-                return reply.status, reply.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
+        return pages.get(self.url + path)
 
     def samples(self) -> dict[tuple[str, ...], float]:
         """A scrape: (name, label values in order of their names) -> value."""

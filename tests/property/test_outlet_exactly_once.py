@@ -11,10 +11,9 @@ from unittest import mock
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.outlet import append, contents, entry, fingerprint, ordinals, record, snapshot
+from tests.support.outlet import append, contents, entry, ordinals, plan_and_begin, record, snapshot
 
 from gristmill.outlet.assemble import Grower, finish
-from gristmill.outlet.finished import FinishedPlan, open_plan
 from gristmill.outlet.proof import prove
 from gristmill.outlet.workdir import Work
 
@@ -111,19 +110,7 @@ def test_reruns_over_a_changing_input_never_pay_twice_and_never_lose_an_answer(r
         out = Path(name) / "out"
         paid: dict[str, int] = {}
         for number, (wanted, answers, ends) in enumerate([*runs, (sorted("abcd" * 3), 99, True)]):
-            work = Work.open(out)
-            FinishedPlan.build(work)
-            work.begin(f"j{number}")
-            plan = open_plan(str(work.folder))
-            plan.rewind(0)
-            missing = []
-            for ordinal, text in enumerate(wanted):
-                carried = plan.take(f"c-{text}", fingerprint(text))
-                if carried is None:
-                    missing.append(ordinal)
-                else:
-                    plan.carry(ordinal, carried)
-            plan.close()
+            work, missing = plan_and_begin(out, f"j{number}", wanted)
             for text in set(wanted):  # as many are asked for as there are more requests than answers
                 asked = sum(wanted[o] == text for o in missing)
                 assert asked == max(0, wanted.count(text) - paid.get(text, 0))

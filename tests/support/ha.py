@@ -12,9 +12,10 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
@@ -252,6 +253,18 @@ class ClusterStore:
     def close(self) -> None:
         for server in self.servers:
             server.close()
+
+
+StoreT = TypeVar("StoreT", SentinelStore, ClusterStore)
+
+
+@contextmanager
+def running(store: StoreT) -> Iterator[StoreT]:
+    """The store, started, and given back whatever happens."""
+    try:
+        yield store.start()
+    finally:
+        store.close()
 
 
 def _info(server: Server) -> dict[str, str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
 from typing import Self
+
+from tests.support import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,10 +24,9 @@ class Program:
         self.state = folder / "state"
         script = folder / "program.py"
         script.write_text(source, encoding="utf-8")
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "GRISTMILL_"))}
         self._argv = [sys.executable, "-W", "error", str(script), *argv]
         self._environment = {
-            **clean,
+            **cli.environment(),
             "XDG_STATE_HOME": str(self.state),
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
@@ -107,7 +107,7 @@ class Program:
         return found
 
     def daemon_pids(self) -> list[int]:
-        """The daemon's processes: the supervisor first, then its children."""
+        """The daemon's processes: the supervisor first, then those below it."""
         pids = []
         mark = str(self.state).encode()
         for entry in Path("/proc").glob("[0-9]*"):
@@ -119,3 +119,14 @@ class Program:
             if mark in words and b"gristmilld" in words:
                 pids.append((parent != self.process.pid, int(entry.name)))
         return [pid for _, pid in sorted(pids)]
+
+    def busy_worker(self) -> int:
+        """A worker of its daemon, in mid-work: the process with the most open descriptors, which are its calls."""
+
+        def descriptors(pid: int) -> int:
+            try:
+                return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+            except OSError:  # it has just ended
+                return 0
+
+        return max(self.daemon_pids(), key=descriptors)
