@@ -250,3 +250,12 @@ def test_out_that_is_the_input(desk: Desk, more: list[str], link: bool):
     done = producer("submit", desk.input, "--wait", "-o", desk.out, "--state-dir", desk.state)
     assert (done.returncode, "is INPUT itself" in done.stderr) == (2, True)
     assert desk.input.read_bytes() == before
+
+
+def test_out_whose_neighbours_would_have_too_long_a_name(desk: Desk):
+    """One sentence before anything is begun, also where the name itself is still allowed."""
+    write_requests(desk.input, 1)
+    for length in (240, 300):
+        desk.out = desk.folder / ("n" * length)
+        done = desk.run()
+        assert (done.returncode, done.stderr) == (2, "Error: the name of OUT is too long: give it 230 bytes at most\n")

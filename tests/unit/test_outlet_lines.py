@@ -106,6 +106,7 @@ def test_a_line_that_another_tool_has_rewritten_is_still_ours():
         b'{"id":"x","custom_id":null,"response":null,"error":null,"gristmill":{"index":1,"fingerprint":"zz","status":"ok","class":"ok"}}',
         encode_line("j", record(1))[:-4],
         encode_line("j", record(1))[40:],
+        encode_line("j", record(1)).replace(b'"body":', b'"body":\0', 1),
     ],
 )
 def test_what_is_not_ours_or_torn_is_refused(line: bytes):
@@ -145,6 +146,7 @@ def test_a_result_has_one_number_however_it_is_come_by():
         (b'{"status_code":200,"body":{"usage":{"prompt_tokens":5,"completion_tokens":6}}}', (5, 6)),
         (b'{"status_code":200,"body":{"usage":{"input_tokens":7,"output_tokens":8}}}', (7, 8)),
         (b'{"status_code":200,"body":{"usage":null}}', (0, 0)),
+        (b'{"status_code":200,"body":{"usage":{"prompt_tokens":-5,"completion_tokens":1%b}}}' % (b"0" * 99), (0, 0)),
         (b'{"status_code":200,"body":"<html>"}', (0, 0)),
         (b'{"status_code":200,"body":{"usage":{"prompt_tokens":"many"}}}', (0, 0)),
         (b"null", (0, 0)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from gristmill import stdio
@@ -14,6 +15,8 @@ from gristmill.outlet.reading import LineStream
 from gristmill.outlet.workdir import Work
 
 STDOUT = "-"
+NAME_BYTES = 230
+"""Most systems allow 255; ``OUT.failed.jsonl`` and the like have to fit in."""
 
 
 def open_work(out: str, store: StoreOptions, stream_name: str, *, overwrite: bool = False) -> Work:
@@ -37,8 +40,10 @@ def spare_input(out: str, source: str | Path) -> None:
     """Return when `out` is not the input at `source`, under whatever name; `--overwrite` would destroy that.
 
     Raises:
-        BadUsageError: it is.
+        BadUsageError: it is, or its name is so long that those of the files beside it would be too long.
     """
+    if out != STDOUT and len(os.fsencode(Path(out).name)) > NAME_BYTES:
+        raise BadUsageError(f"the name of OUT is too long: give it {NAME_BYTES} bytes at most")
     if out == STDOUT or not Path(out).exists() or not Path(source).exists():
         return
     if Path(out).samefile(source):

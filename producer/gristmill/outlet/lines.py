@@ -35,6 +35,8 @@ _CUSTOM_ID = b',"custom_id":'
 _RESPONSE = b',"response":'
 _ERROR = b',"error":'
 _TAIL = b',"gristmill":'
+_TOO_MANY_TOKENS = 1 << 40
+"""A server that counts so many for one answer is not believed."""
 _INDEX = b',"gristmill":{"index":'
 _LINE = b"".join(
     (
@@ -207,6 +209,8 @@ def parse_line(line: bytes) -> Line:
         NotOurLineError: this program did not write it.
     """
     line = line.rstrip(b"\r\n")
+    if b"\0" in line:  # what a torn write or a bad disk leaves; the answer's own JSON is not looked into below
+        raise NotOurLineError(f"a line of {len(line)} bytes that is damaged: it has zero bytes")
     try:
         parsed = _cut(line) or _parse_whole(line)
         bytes.fromhex(parsed.gristmill.fingerprint)
@@ -291,7 +295,7 @@ def take_place(line: bytes, old: Tail) -> bytes:
 
 
 def tokens(response: bytes | msgspec.Raw) -> tuple[int, int]:
-    """Prompt and completion tokens that a response's body tells of; 0 where it tells nothing readable."""
+    """Prompt and completion tokens that a response's body tells of; 0 where it tells nothing that can be."""
     try:
         answer = _response.decode(response)
     except msgspec.MsgspecError:
@@ -299,4 +303,8 @@ def tokens(response: bytes | msgspec.Raw) -> tuple[int, int]:
     if answer is None or answer.body is None or answer.body.usage is None:
         return 0, 0
     usage = answer.body.usage
-    return usage.prompt_tokens or usage.input_tokens, usage.completion_tokens or usage.output_tokens
+    return _count(usage.prompt_tokens or usage.input_tokens), _count(usage.completion_tokens or usage.output_tokens)
+
+
+def _count(told: int) -> int:
+    return told if 0 <= told < _TOO_MANY_TOKENS else 0
