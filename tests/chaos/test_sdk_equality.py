@@ -99,7 +99,7 @@ def test_the_answers_of_calls_one_by_one(tmp_path: Path, standin: StandinProcess
         program.say("working")
         if kill:
             wait_until_sync(lambda: standin.stats["requests"] >= 4_000, description="4,000 requests", timeout_s=120)
-            os.kill(program.daemon_pids()[-1], signal.SIGKILL)
+            os.kill(program.busy_worker(), signal.SIGKILL)
         program.say(f"generated {COUNT} 0", timeout_s=300)
         calls = int(program.say("calls: ").rpartition(" ")[2])
         assert (COUNT < calls <= COUNT + 1_000) if kill else calls == COUNT

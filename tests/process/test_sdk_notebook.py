@@ -71,7 +71,7 @@ def test_a_worker_that_is_killed_under_a_cell(tmp_path: Path, standin: StandinPr
         program.say("stdout working")
         before = standin.stats["requests"]
         wait_until_sync(lambda: standin.stats["requests"] >= before + 200, description="200 requests", timeout_s=60)
-        os.kill(program.daemon_pids()[-1], signal.SIGKILL)
+        os.kill(program.busy_worker(), signal.SIGKILL)
         assert program.wait() == 0, program.said
         program.say("stdout right: 1500 of 1500 []")
         program.say("1,500/1,500")

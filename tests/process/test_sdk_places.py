@@ -59,10 +59,10 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path, standin: StandinProcess):
         program.say("working")
         standin_before = standin.stats["requests"]
         _wait_for_requests(standin, standin_before + 500)
-        workers = program.daemon_pids()
-        _kill(workers[-1])
+        supervisor = program.daemon_pids()[0]
+        _kill(program.busy_worker())
         _wait_for_requests(standin, standin_before + 1500)
-        _kill(workers[0])
+        _kill(supervisor)
         assert program.wait(100) == 0, program.said
         program.say("right")
         assert program.left() == []
