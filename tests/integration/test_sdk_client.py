@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.support import pictures
+from tests.support.cli import use_bare_environment
 from tests.support.standin import StandinProcess
 from tests.support.wait import wait_until_sync
 
@@ -39,9 +40,7 @@ def client(standin: StandinProcess, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(autouse=True)
 def clean(standin: StandinProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    for name in list(os.environ):
-        if name.startswith(("OPENAI_", "GRISTMILL_")):
-            monkeypatch.delenv(name)
+    use_bare_environment(monkeypatch)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     yield
     standin.control(faults=[], key=None, latency=0.01)

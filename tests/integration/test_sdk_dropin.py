@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.cli import use_bare_environment
 from tests.support.standin import StandinProcess
 from tests.support.wait import wait_until_sync
 
@@ -22,9 +22,7 @@ def standin() -> Iterator[StandinProcess]:
 
 @pytest.fixture(autouse=True)
 def clean(standin: StandinProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    for name in list(os.environ):
-        if name.startswith(("OPENAI_", "GRISTMILL_")):
-            monkeypatch.delenv(name)
+    use_bare_environment(monkeypatch)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     yield
     standin.control(faults=[], key=None, latency=0.01, strict_model=False)

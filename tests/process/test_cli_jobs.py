@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -159,9 +161,9 @@ async def test_watch_ends_with_the_job(tmp_path: Path, url: str):
     assert b"complete: 10 lines: 10 ok, 0 failed" in err
 
 
-def test_killed_submit_is_resumed_by_the_same_command(tmp_path: Path, url: str):
-    """kill -9 of submit in the middle of feeding: its feeder ends with it, and the same command goes on."""
-    path = write_requests(tmp_path / "in.jsonl", 400, words=400)
+@contextmanager
+def half_fed(path: Path, url: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A submit that waits for room with some lines of `path` fed, and its job."""
     argv = command("submit", path, "-m", "m", "--payload-mark", "300k", "--redis", url)
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as submitting:
         assert submitting.stderr
@@ -170,25 +172,25 @@ def test_killed_submit_is_resumed_by_the_same_command(tmp_path: Path, url: str):
             lambda: json.loads(producer("status", job, "--json", "--redis", url).stdout)["total"] > 0,
             description="some lines have been fed",
         )
+        yield submitting, job
+
+
+def test_killed_submit_is_resumed_by_the_same_command(tmp_path: Path, url: str):
+    """kill -9 of submit in the middle of feeding: its feeder ends with it, and the same command goes on."""
+    path = write_requests(tmp_path / "in.jsonl", 400, words=400)
+    with half_fed(path, url) as (submitting, job):
         submitting.kill()
         submitting.communicate()
-    path2 = producer("submit", path, "-m", "m", "--payload-mark", "300k", "--redis", url, timeout_s=3)
-    assert path2.returncode == 124  # it waits, the hopper is full: it went on with the same job
-    assert path2.stderr.startswith(f"job {job}\n")
+    again = producer("submit", path, "-m", "m", "--payload-mark", "300k", "--redis", url, timeout_s=3)
+    assert again.returncode == 124  # it waits, the hopper is full: it went on with the same job
+    assert again.stderr.startswith(f"job {job}\n")
     assert len(json.loads(producer("ls", "--json", "--redis", url).stdout)) == 1
 
 
 def test_changed_input_is_refused(tmp_path: Path, url: str):
     """A half-fed job is not continued from another file of the same name."""
     path = write_requests(tmp_path / "in.jsonl", 400, words=400)
-    argv = command("submit", path, "-m", "m", "--payload-mark", "300k", "--redis", url)
-    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as submitting:
-        assert submitting.stderr
-        job = submitting.stderr.readline().split()[1]
-        wait_until_sync(
-            lambda: json.loads(producer("status", job, "--json", "--redis", url).stdout)["total"] > 0,
-            description="some lines have been fed",
-        )
+    with half_fed(path, url) as (submitting, job):
         submitting.send_signal(signal.SIGTERM)
         _, err = submitting.communicate(timeout=20)
     assert submitting.returncode == 130

@@ -12,6 +12,8 @@ import threading
 from pathlib import Path
 from typing import Self
 
+import pytest
+
 from tests.support.wait import wait_until_sync
 
 _OURS = ("OPENAI_", "GRISTMILL_", "NO_COLOR")
@@ -20,6 +22,12 @@ _OURS = ("OPENAI_", "GRISTMILL_", "NO_COLOR")
 def environment(**more: str) -> dict[str, str]:
     """The environment without what would change a command's meaning, plus `more`."""
     return {**{k: v for k, v in os.environ.items() if not k.startswith(_OURS)}, **more}
+
+
+def use_bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what runs in the test's own process: see `environment`."""
+    for name in os.environ.keys() - environment().keys():
+        monkeypatch.delenv(name)
 
 
 def command(*words: object) -> list[str]:

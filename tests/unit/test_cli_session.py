@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 import pytest
+from tests.support.cli import use_bare_environment
 
 from gristmill.cli import _children, _ending, _making, _session
 from gristmill.cli._errors import BadUsageError, NeedsPersonError
@@ -20,8 +21,7 @@ from gristmill.preflight import Unusable, Usable
 
 @pytest.fixture(autouse=True)
 def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
+    use_bare_environment(monkeypatch)
 
 
 def test_endpoints_are_normalised_and_named_once():

@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.support.cli import use_bare_environment
 
 import gristmill
 from gristmill.mpopenai import MPOpenAIAPI, OpenAIAPI
@@ -23,9 +24,7 @@ from gristmill.sdk.options import ClientOptions, api_key, base_urls
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch):
-    for name in list(os.environ):
-        if name.startswith(("OPENAI_", "GRISTMILL_")):
-            monkeypatch.delenv(name)
+    use_bare_environment(monkeypatch)
 
 
 def made(**kwargs) -> MPOpenAIAPI:
