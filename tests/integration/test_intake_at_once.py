@@ -177,3 +177,25 @@ async def test_what_an_earlier_run_finished_holds_no_picture(tmp_path: Path) -> 
     path.write_text('{"custom_id":"a","prompt":"p","image":"a.png"}\n{"custom_id":"b","prompt":"p","image":"a.png"}\n')
     made = await entries_of(path, EncodeOptions(), take=lambda custom_id, _: "old" if custom_id == "a" else None)
     assert [(entry.carried, len(entry.blobs)) for entry in made] == [("old", 0), (None, 1)]
+
+
+def test_nothing_is_opened_that_is_no_picture_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To open a device or a pipe can do something, so it is not done for what is no file or lies beneath no root."""
+    root = tmp_path.resolve() / "root"
+    root.mkdir()
+    (root / "a.png").write_bytes(PNG)
+    (tmp_path / "b.png").write_bytes(PNG)
+    (root / "link.png").symlink_to(tmp_path / "b.png")
+    os.mkfifo(root / "pipe")
+    opened: list[str] = []
+    real = os.open
+
+    def noting(path: Any, flags: int, *more: Any) -> int:
+        opened.append(str(path))
+        return real(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", noting)
+    short = opener(root, roots=[str(root)])
+    for name in ("pipe", "/dev/null", "link.png", "../b.png", "a.png"):
+        short(refs(name))
+    assert opened == [str(root / "a.png")]

@@ -65,7 +65,12 @@ class AtOnce:
     def _file(self, ref: PictureRef) -> Opened | None:
         if _NOWAIT is None:
             return None
-        fd = os.open(source.resolve(ref, self._root), _OPENING)
+        path = source.resolve(ref, self._root)
+        if self._options.roots is not None:
+            path = source.confine(path, self._options.roots)
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - to open a device can do something; a Path costs more
+            return None
+        fd = os.open(path, _OPENING)
         try:
             file = self._allowed(fd)
             if file is None:
