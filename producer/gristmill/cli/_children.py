@@ -1,6 +1,6 @@
 """The processes that `run` and `submit` start: the feeder and the private daemon.
 
-Both lead process groups of their own, so that Ctrl-C in the terminal reaches the command alone, which then stops them
+Both lead sessions of their own, so that Ctrl-C in the terminal reaches the command alone, which then stops them
 in order. Both end when the command dies: their stdin is a pipe that closes with it. Store URL and key travel by
 environment or stdin, never in argv.
 """

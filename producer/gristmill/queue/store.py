@@ -65,7 +65,6 @@ class StoreInfo(msgspec.Struct, frozen=True, kw_only=True):
     used_memory_bytes: int
     max_memory_bytes: int
     appendonly: bool
-    run_id: str
     policy: str = "noeviction"
 
 
@@ -200,7 +199,6 @@ def store_info(infos: Sequence[Mapping[str, Any]]) -> StoreInfo:
         used_memory_bytes=sum(int(one.get("used_memory", 0)) for one in infos),
         max_memory_bytes=sum(limits) if all(limits) else 0,
         appendonly=all(bool(int(one.get("aof_enabled", 0))) for one in infos),
-        run_id=str(info.get("run_id", "")),
         policy=policy_of(info),
     )
 

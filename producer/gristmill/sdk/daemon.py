@@ -1,6 +1,6 @@
 """The private daemon: started by exec, kept alive, stopped at once when the client closes.
 
-It leads a process group of its own, so that Ctrl-C in a terminal reaches the caller alone. It ends when the caller
+It leads a session of its own, so that Ctrl-C in a terminal reaches the caller alone. It ends when the caller
 does, however that ends: its stdin is a pipe that closes with the caller. Then, or when it is stopped, nobody waits for
 what is in flight any more, so it drains for a moment only. Store URL and key travel by environment, never in argv.
 
