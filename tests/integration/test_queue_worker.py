@@ -288,6 +288,16 @@ async def test_only_a_crash_makes_suspects(redis: Redis, crashed: bool):
     assert (seen.waiting, seen.suspects, seen.redelivered) == (10, 10 if crashed else 0, 10)
 
 
+async def test_a_dead_workers_requests_that_others_answered_stay_done(redis: Redis):
+    """A late answer of somebody else leaves them in its hands; its end puts back the others alone."""
+    queue = await fed_job(redis, 3)
+    await claim(queue, "w1", 3)
+    await queue.commit("w0", [Finished(1, 0, record_of(1))], [])
+    assert (await queue.reap("w1", force=True, crashed=True)).moved == 2
+    assert indices((await claim(queue, "w2", suspects=True)).claimed) in ([0], [2])
+    await check_invariants(redis, queue)
+
+
 async def test_a_token_gets_nothing_else_while_it_holds_suspects(redis: Redis):
     """Else an innocent would share its crash; once they are settled it works on."""
     queue = await fed_job(redis, 10)
