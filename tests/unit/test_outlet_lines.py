@@ -107,6 +107,7 @@ def test_a_line_that_another_tool_has_rewritten_is_still_ours():
         encode_line("j", record(1))[:-4],
         encode_line("j", record(1))[40:],
         encode_line("j", record(1)).replace(b'"body":', b'"body":\0', 1),
+        b"\xef\xbb\xbf" + encode_line("j", record(1)),
     ],
 )
 def test_what_is_not_ours_or_torn_is_refused(line: bytes):

@@ -266,7 +266,7 @@ def _cut(line: bytes) -> Line | None:
 
 def _parse_whole(line: bytes) -> Line:
     """A line of ours that another tool has written anew (blanks, other order of keys)."""
-    value = json.loads(line)
+    value = json.loads(line.decode())  # of bytes it would let a BOM pass, which must not get into the middle of OUT
     head = {k: value[k] for k in ("id", "custom_id", "error", "gristmill")}
     head["response"] = msgspec.Raw(json.dumps(value["response"]).encode())
     return msgspec.convert(head, Line)

@@ -74,7 +74,7 @@ async def _serve(host: str, port: int, control: Any, seed: int | None) -> int:
         await server.close()
         click.echo(f"can't listen on {host}:{port}: choose a free port with --port, or 0 for any", err=True)
         return 2
-    click.echo(f"listening on http://{host}:{server.port}/v1")
+    click.echo(f"listening on http://{f'[{host}]' if ':' in host else host}:{server.port}/v1")
     sys.stdout.flush()
     await stopped.wait()
     await server.close()
