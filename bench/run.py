@@ -18,6 +18,8 @@ from bench.store import Store
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN_LIMIT_S = 900
+BODY_BYTES = 2048
+"""Of a request of `limit`."""
 
 
 def script(name: str) -> str:
@@ -109,8 +111,8 @@ class Bench:
         self._forget(out)
         return sample
 
-    def limit(self, load: Load, body_bytes: int = 2048) -> Sample:
-        numbers = [str(n) for n in (body_bytes, load.requests, load.in_flight, load.processes)]
+    def limit(self, load: Load) -> Sample:
+        numbers = [str(n) for n in (BODY_BYTES, load.requests, load.in_flight, load.processes)]
         return self._measure([sys.executable, "-m", "bench.clients.limit", self._url(load), *numbers], load)
 
     def slices(self, load: Load, *, as_they_are: bool = False) -> Sample:

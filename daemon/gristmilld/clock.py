@@ -1,7 +1,7 @@
 """Time: one monotonic clock for durations, one wall clock for what people and other machines read.
 
 The two never share a variable. Everything that waits, times out or measures takes `monotonic_s`; only time stamps in
-logs, manifests and metrics take `wall_ms`. Tests put a `ManualClock` where a part takes a `Clock`.
+logs, manifests and metrics take `wall_ms`. What is tested with a clock that moves when it is told takes a `Clock`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,3 @@ def monotonic_s() -> float:
 def wall_ms() -> int:
     """Milliseconds since the epoch; may jump, in either direction."""
     return time.time_ns() // 1_000_000
-
-
-class ManualClock:
-    """A monotonic clock that moves only when told, for tests and simulations."""
-
-    def __init__(self, start_s: float = 1000.0) -> None:
-        self.now_s = start_s
-
-    def __call__(self) -> float:
-        return self.now_s
-
-    def advance(self, seconds: float) -> None:
-        assert seconds >= 0, "a monotonic clock never goes back"
-        self.now_s += seconds

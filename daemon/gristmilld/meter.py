@@ -105,7 +105,6 @@ class WorkerMetrics:
     Args:
         endpoints: names of the configured endpoints; all others are counted as `OTHER_ENDPOINT`.
         files: where the counts go.
-        clock: monotonic.
         cpu: the processor time that this process has used, in seconds.
     """
 
@@ -114,10 +113,8 @@ class WorkerMetrics:
         endpoints: Iterable[str] = (),
         files: ValueFiles | None = None,
         *,
-        clock: Clock = monotonic_s,
         cpu: Clock = time.process_time,
     ) -> None:
-        self._clock = clock
         self._calls = {name: _Calls() for name in (*endpoints, OTHER_ENDPOINT)}
         self._other = self._calls[OTHER_ENDPOINT]
         self._settled: defaultdict[tuple[str | None, int], int] = defaultdict(int)
@@ -199,15 +196,15 @@ class WorkerMetrics:
         """
         if self._files is None:
             return
-        flush_at_s = self._clock()
+        flush_at_s = monotonic_s()
         try:
             while True:
-                now_s = self._clock()
+                now_s = monotonic_s()
                 if now_s >= flush_at_s:
                     self.flush(read())
                     flush_at_s = now_s + FLUSH_S
                 await asyncio.sleep(LAG_TICK_S)
-                self._lag_s.add(max(0.0, self._clock() - now_s - LAG_TICK_S))
+                self._lag_s.add(max(0.0, monotonic_s() - now_s - LAG_TICK_S))
         finally:
             self.flush(read())
 

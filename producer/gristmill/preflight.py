@@ -87,12 +87,11 @@ def wait_for_endpoint(
     key: str | None,
     patience_s: float,
     waiting: Callable[[list[Verdict]], None] = lambda _: None,
-    probe_timeout_s: float = PROBE_TIMEOUT_S,
 ) -> list[Verdict]:
     """Repeat `preflight` until an endpoint is usable or `patience_s` is over; `waiting` hears of every vain round."""
     deadline = time.monotonic() + patience_s
     while True:
-        verdicts = preflight(urls, key, probe_timeout_s)
+        verdicts = preflight(urls, key)
         left_s = deadline - time.monotonic()
         if left_s <= 0 or any(isinstance(v, Usable) for v in verdicts):
             return verdicts

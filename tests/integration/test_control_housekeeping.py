@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.clock import ManualClock
 from tests.support.invariants import check_invariants
 from tests.support.leaks import leaks
 from tests.support.queues import COLLECTOR, claim, collect_all, fed_job, finish, indices, make_job
@@ -15,7 +16,6 @@ from gristmill.queue import LeaseQueue, feedstats, registry, wishes
 from gristmill.queue.feedstats import FeedStats
 from gristmill.queue.replies import Role
 from gristmill.queue.wishes import Wish
-from gristmilld.clock import ManualClock
 from gristmilld.control import janitor
 from gristmilld.control.janitor import CANCEL_GRACE_S, LOOK_AGAIN_S, Janitor
 from gristmilld.control.reaper import GRAVE_VISITED_S, Reaper

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 from redis.asyncio import Redis
+from tests.support.clock import ManualClock
 from tests.support.queues import claim, fed_job, finish
 from tests.support.wait import wait_until
 
@@ -13,7 +14,6 @@ from gristmill.contract.lifecycle import PauseReason
 from gristmill.queue import LeaseQueue, board, registry
 from gristmill.queue.registry import DaemonInfo
 from gristmill.queue.waiting import Reason, idle_s
-from gristmilld.clock import ManualClock
 from gristmilld.control.janitor import Janitor
 from gristmilld.control.reaper import Reaper
 from gristmilld.control.storewatch import StoreWatch

@@ -17,7 +17,7 @@ from gristmill.contract.digest import digest_of
 from gristmill.contract.failure import FailureClass
 from gristmill.intake import pipeline as pipeline_module
 from gristmill.intake import structure
-from gristmill.intake.check import check, check_input
+from gristmill.intake.check import check
 from gristmill.intake.encode import Entry
 from gristmill.intake.encoder_pool import EncoderPool
 from gristmill.intake.options import EncodeOptions, ImageOptions
@@ -317,7 +317,7 @@ async def test_finished_lines_are_not_encoded(tmp_path: Path) -> None:
     assert not again[0].blobs
 
 
-def test_check_reports_what_would_be_sent(tmp_path: Path) -> None:
+async def test_check_reports_what_would_be_sent(tmp_path: Path) -> None:
     """Counts, bad lines, duplicates, models, sizes and one example without base64."""
     picture = saved(quarters(), "PNG")
     path = write(
@@ -329,7 +329,7 @@ def test_check_reports_what_would_be_sent(tmp_path: Path) -> None:
             {"prompt": "three", "image": "missing.png"},
         ],
     )
-    report = check_input(path, EncodeOptions(), examples=2)
+    report = await check(path, EncodeOptions(), examples=2)
     assert (report.lines, report.sendable, report.refused, report.duplicates) == (4, 2, 2, 1)
     assert [(bad.line, bad.cls) for bad in report.bad] == [(3, FailureClass.BAD_INPUT), (4, FailureClass.BAD_IMAGE)]
     assert report.models == {"m": 1, "": 1}

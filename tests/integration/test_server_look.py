@@ -6,6 +6,7 @@ import time
 
 import pytest
 from redis.asyncio import Redis
+from tests.support.clock import ManualClock
 from tests.support.queues import COLLECTOR, FEEDER, claim, fed_job, feed, finish, make_job
 from tests.support.wait import wait_until
 
@@ -16,7 +17,6 @@ from gristmill.queue.feedstats import FeedStats
 from gristmill.queue.registry import DaemonInfo
 from gristmill.queue.replies import Role
 from gristmill.queue.store import connect
-from gristmilld.clock import ManualClock
 from gristmilld.metrics import LONGEST_LABEL, MOST_JOBS
 from gristmilld.server import gauges
 from gristmilld.server.look import IDLE_EVERY_S, StoreLook

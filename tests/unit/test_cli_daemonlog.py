@@ -7,11 +7,11 @@ import logging
 from pathlib import Path
 
 import pytest
+from tests.support.clock import ManualClock
 from tests.support.wait import wait_until
 
 from gristmill.cli import _daemonlog
 from gristmill.cli._daemonlog import QUIET_S, DaemonLog
-from gristmilld.clock import ManualClock
 from gristmilld.logs import LogFormat, set_up
 
 

@@ -9,8 +9,8 @@ import os
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
+from tests.support.clock import ManualClock
 
-from gristmilld.clock import ManualClock
 from gristmilld.control import storewatch
 from gristmilld.control.notices import Notice, NoticeStream
 from gristmilld.control.storewatch import StoreWatch

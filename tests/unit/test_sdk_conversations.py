@@ -10,7 +10,7 @@ import pytest
 from tests.support import pictures
 
 from gristmill.intake import json_array
-from gristmill.intake.check import check_input
+from gristmill.intake.check import check
 from gristmill.intake.conversations import ConversationError, conversation_body
 from gristmill.intake.draft import Draft, Refused
 from gristmill.intake.errors import InputError
@@ -189,7 +189,7 @@ def test_a_torn_array_names_its_file(tmp_path):
 
 
 @pytest.mark.parametrize("as_array", [True, False])
-def test_a_data_set_is_checked_with_its_pictures(tmp_path, as_array):
+async def test_a_data_set_is_checked_with_its_pictures(tmp_path, as_array):
     """Relative pictures lie below the media root, and a row whose counts differ is the only one refused."""
     folder = tmp_path / "media"
     folder.mkdir()
@@ -201,7 +201,7 @@ def test_a_data_set_is_checked_with_its_pictures(tmp_path, as_array):
     ]
     path = tmp_path / "rows.json"
     path.write_text(json.dumps(rows) if as_array else "\n".join(map(json.dumps, rows)))
-    report = check_input(path, EncodeOptions(format="conversations", media_root=str(folder), model="m"))
+    report = await check(path, EncodeOptions(format="conversations", media_root=str(folder), model="m"))
     assert (report.lines, report.sendable, report.refused, report.pictures) == (3, 2, 1, 1)
     assert report.bad[0].line == 2
     assert report.bad[0].cls == "bad_input"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 
 import pytest
+from tests.support.clock import ManualClock
 
-from gristmilld.clock import ManualClock
 from gristmilld.metricsdir import Supervision
 from gristmilld.supervisor.policy import CONTROL, Policy
 from gristmilld.supervisor.terms import (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tests.support.clock import ManualClock
+
 from gristmill.queue.replies import Finished, Returned
-from gristmilld.clock import ManualClock
 from gristmilld.worker.commit import BATCH, FLUSH_AFTER_S, MAX_BATCH, MAX_BATCH_BYTES, CommitBuffer
 
 

@@ -17,7 +17,7 @@ from typing import assert_never
 import msgspec
 
 from gristmilld import process
-from gristmilld.clock import Clock, monotonic_s
+from gristmilld.clock import monotonic_s
 from gristmilld.config import ControlSpec, DaemonConfig, HelperSpec, ServerSpec, WorkerSpec
 from gristmilld.metricsdir import MetricsDir
 from gristmilld.supervisor.heartbeat import Heartbeat
@@ -111,18 +111,16 @@ class Supervisor:
         exit_with_parent: bool = False,
         serving: Serving | None = None,
         helping: Helping | None = None,
-        clock: Clock = monotonic_s,
     ) -> None:
         self._config = config
         self._daemon_id = daemon_id
         self._entries = entries
-        self._clock = clock
         self._worker_slots = {f"worker-{number}": number for number in range(config.workers)}
         self._serving = serving
         self._helping = helping
         self._helpers = {} if helping is None else {f"rq-{wish}": wish for wish in helping.wishes}
         helpers = [*([] if serving is None else [SERVER]), *self._helpers]
-        self._policy = Policy(rules or rules_of(config), list(self._worker_slots), clock(), helpers)
+        self._policy = Policy(rules or rules_of(config), list(self._worker_slots), monotonic_s(), helpers)
         self._children: dict[str, _Child] = {}
         self._outbox = Outbox()
         self._signals = SignalPipe()
@@ -163,7 +161,7 @@ class Supervisor:
 
     def _patience_s(self) -> float:
         due_s = self._policy.next_due_s()
-        return LOOK_INTERVAL_S if due_s is None else min(max(due_s - self._clock(), 0.0), LOOK_INTERVAL_S)
+        return LOOK_INTERVAL_S if due_s is None else min(max(due_s - monotonic_s(), 0.0), LOOK_INTERVAL_S)
 
     def _on_signals(self) -> None:
         for signum in self._signals.arrived():
@@ -210,7 +208,7 @@ class Supervisor:
     # -- what is done about it
 
     def _step(self, event: Event) -> None:
-        for action in self._policy.step(event, self._clock()):
+        for action in self._policy.step(event, monotonic_s()):
             self._do(action)
         if self._serving is not None:
             self._serving.folder.publish(self._policy.supervision())

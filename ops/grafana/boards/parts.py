@@ -77,10 +77,10 @@ def requests_in(places: str, by: str = "job_id") -> str:
     return f"sum by ({by}) ({of_job('requests', place, by='job_id, place')})"
 
 
-def finished_per_s(by: str = "job_id") -> str:
+def finished_per_s() -> str:
     """Requests per second that reach their end, of the chosen jobs."""
     place = 'place=~"ok|failed"'
-    return f"sum by ({by}) ({slope('requests', place, by='job_id, place')})"
+    return f"sum by (job_id) ({slope('requests', place, by='job_id, place')})"
 
 
 def rate(metric: str, *labels: str, by: str, window: str = WINDOW) -> str:
@@ -135,9 +135,7 @@ def number(
     return _filled(panel, title, text, [query], width, 4)
 
 
-def bars(
-    title: str, unit: str, text: str, query: Query, *, width: int = 12, most: float | None = None
-) -> bargauge.Panel:
+def bars(title: str, unit: str, text: str, query: Query, *, most: float | None = None) -> bargauge.Panel:
     """One bar for each series, as it stands now."""
     panel = (
         bargauge.Panel()
@@ -148,13 +146,13 @@ def bars(
     )
     if most is not None:
         panel.max(most)
-    return _filled(panel, title, text, [query], width, 8)
+    return _filled(panel, title, text, [query], 12, 8)
 
 
-def states(title: str, text: str, *queries: Query, width: int = 12) -> statetimeline.Panel:
+def states(title: str, text: str, *queries: Query) -> statetimeline.Panel:
     """A band for each series, coloured while it is 1."""
     panel = statetimeline.Panel().unit("bool_yes_no").thresholds(_steps([(None, "text"), (1, "orange")]))
-    return _filled(panel, title, text, queries, width, 8)
+    return _filled(panel, title, text, queries, 12, 8)
 
 
 def names(title: str, text: str, expr: str, **columns: str) -> table.Panel:

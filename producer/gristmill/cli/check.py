@@ -26,6 +26,7 @@ def command(job: JobOptions, examples: int, as_json: bool) -> None:
 
 
 def _check(job: JobOptions, examples: int, as_json: bool) -> int:
+    import asyncio
     import contextlib
     import tempfile
     from pathlib import Path
@@ -34,15 +35,14 @@ def _check(job: JobOptions, examples: int, as_json: bool) -> int:
 
     from gristmill.cli._making import encode_options, open_input
     from gristmill.cli._session import sentences
-    from gristmill.intake.check import check_input
+    from gristmill.intake.check import check
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(sentences())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gristmill-")))
         data = open_input(job.input, folder)
-        report = check_input(
-            data.path, encode_options(job, inline=True), limit=job.limit, sample=job.sample, examples=examples
-        )
+        options = encode_options(job, inline=True)
+        report = asyncio.run(check(data.path, options, limit=job.limit, sample=job.sample, examples=examples))
     if as_json:
         stdio.put(msgspec.json.encode(report).decode())
     else:

@@ -17,7 +17,7 @@ from gristmill.intake.pipeline import Pipeline
 from gristmill.intake.selection import select
 from gristmill.intake.source import identify
 
-_MAX_EXAMPLES = 20
+_MOST_BAD = 20
 
 
 class BadLine(msgspec.Struct, frozen=True):
@@ -77,19 +77,6 @@ class CheckReport(msgspec.Struct, kw_only=True):
         return not self.refused and not self.duplicates
 
 
-def check_input(
-    path: str | Path,
-    options: EncodeOptions,
-    *,
-    limit: int | None = None,
-    sample: int | None = None,
-    examples: int = 1,
-    max_bad: int = _MAX_EXAMPLES,
-) -> CheckReport:
-    """See `check`; for callers without a loop."""
-    return asyncio.run(check(path, options, limit=limit, sample=sample, examples=examples, max_bad=max_bad))
-
-
 async def check(
     path: str | Path,
     options: EncodeOptions,
@@ -97,7 +84,6 @@ async def check(
     limit: int | None = None,
     sample: int | None = None,
     examples: int = 1,
-    max_bad: int = _MAX_EXAMPLES,
 ) -> CheckReport:
     """Read every line and every picture of the input; nothing is written or sent.
 
@@ -117,7 +103,7 @@ async def check(
             select, source.path, limit, sample, max_line_bytes=most, arrays=options.arrays
         )
         pipeline = Pipeline(source.path, options, store, selection=selection)
-        tally = _Tally(report, examples, max_bad)
+        tally = _Tally(report, examples)
         try:
             while not pipeline.ended:
                 for entry in await pipeline.ready():
@@ -139,10 +125,9 @@ def _note(report: CheckReport, notice: Notice) -> None:
 
 
 class _Tally:
-    def __init__(self, report: CheckReport, examples: int, max_bad: int) -> None:
+    def __init__(self, report: CheckReport, examples: int) -> None:
         self._report = report
         self._examples = examples
-        self._max_bad = max_bad
         self._models: Counter[str] = Counter()
         self._paths: Counter[str] = Counter()
 
@@ -150,7 +135,7 @@ class _Tally:
         report = self._report
         report.lines += 1
         if entry.refused is not None:
-            if len(report.bad) < self._max_bad:
+            if len(report.bad) < _MOST_BAD:
                 report.bad.append(BadLine(entry.line, entry.refused.cls, entry.refused.reason))
             return
         report.sendable += 1

@@ -35,15 +35,13 @@ class SeenIds:
     """`first_line(custom_id, line)` once for each line in turn, then `repeats`; close it at the end.
 
     Args:
-        folder: where the file lies; None is TMPDIR, else /var/tmp, since /tmp is in memory on many machines.
         at_hand: how many ids are kept in memory.
 
     Raises:
         OSError: by `first_line` and `repeats`, the file can't be written or read: the disk is full, most likely.
     """
 
-    def __init__(self, folder: str | None = None, *, at_hand: int = AT_HAND) -> None:
-        self._folder = folder
+    def __init__(self, *, at_hand: int = AT_HAND) -> None:
         self._most = at_hand
         self._recent: dict[int, int] = {}
         self._file: BinaryIO | None = None
@@ -82,7 +80,7 @@ class SeenIds:
             parts[key & (PARTS - 1)].append(key)
         line_of = self._recent.__getitem__
         if self._file is None:
-            folder = _folder(self._folder)
+            folder = _folder()
             self._file = tempfile.TemporaryFile(dir=folder, prefix="gristmill-ids-", buffering=0)  # noqa: SIM115  closed by `close`
         start = self._ends[-1][-1] if self._ends else 0
         data = b"".join(array("q", words).tobytes() for part in parts for words in (part, map(line_of, part)))
@@ -108,11 +106,9 @@ class SeenIds:
             self._file.close()
 
 
-def _folder(given: str | None) -> str | None:
-    """The folder for large temporary files; None is the usual one."""
-    if given is not None or os.environ.get("TMPDIR") or not os.access(_ROOMY_FOLDER, os.W_OK):
-        return given
-    return _ROOMY_FOLDER
+def _folder() -> str | None:
+    """The folder for large temporary files, /var/tmp since /tmp is in memory on many machines; None is TMPDIR."""
+    return None if os.environ.get("TMPDIR") or not os.access(_ROOMY_FOLDER, os.W_OK) else _ROOMY_FOLDER
 
 
 def _write(file: BinaryIO, data: bytes) -> None:
@@ -158,7 +154,7 @@ def require_unique(path: str | Path, *, max_line_bytes: int, limit: int | None =
 
 def no_room(error: OSError) -> str:
     """What stands in the way of `SeenIds`, and what to do."""
-    where = _folder(None) or tempfile.gettempdir()
+    where = _folder() or tempfile.gettempdir()
     return f"{error.strerror or error} in {where}: free 16 bytes for each line there, or set TMPDIR to a roomier folder"
 
 
