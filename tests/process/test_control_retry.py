@@ -75,7 +75,10 @@ def lines_of(out: Path) -> list[dict]:
 
 
 def test_retry_of_one_class_sends_those_alone(tmp_path: Path, url: str, working: StandinProcess):
-    """With more tokens the cut answers come whole, in their places; nothing else is sent; the job stays as it was."""
+    """With more tokens the cut answers come whole, in their places; nothing else is sent; the job stays as it was.
+
+    The retry is not collected by itself, since its answers would be lost for the places that they belong to.
+    """
     out = tmp_path / "out.jsonl"
     job = submit(write_input(tmp_path / "in.jsonl"), url, out)
     before, parent = out.read_text().splitlines(), status(job, url)
@@ -83,6 +86,8 @@ def test_retry_of_one_class_sends_those_alone(tmp_path: Path, url: str, working:
     made = producer("retry", job, "--class", "truncated", "--set", "max_tokens=500", "--redis", url)
     assert made.returncode == 0, made.stderr
     assert made.stdout.strip().startswith(f"{job}.r")
+    alone = producer("results", made.stdout.strip(), "-o", tmp_path / "alone.jsonl", "--redis", url)
+    assert (alone.returncode, f"is a retry: `producer results {job} -o OUT`" in alone.stderr) == (2, True)
     done = producer("results", job, "-o", out, "--json", "--redis", url)
     assert done.returncode == 1, done.stderr
     told = json.loads(done.stdout)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from gristmill.cli._options import StoreOptions, job_argument, json_option, store_options
+
+if TYPE_CHECKING:
+    from gristmill.contract.manifest import Manifest
 
 
 @click.command("results")
 @job_argument
 @click.option("-o", "--out", metavar="OUT", help="Collect into this file; without it, what is there is printed.")
-@click.option("--take", is_flag=True, help="Take over from another collector.")
+@click.option("--take", is_flag=True, help="Take over from another collector; collect a retry by itself.")
 @click.option("--partial", is_flag=True, help="Take what is there now, and stop.")
 @click.option("--overwrite", is_flag=True, help="Start anew, whatever OUT holds.")
 @store_options
@@ -36,6 +41,23 @@ def command(
 
         if out is None:
             return await print_results(queue)
+        if not take:
+            _require_no_retry(await queue.manifest())
         return await collect_into(out, queue, opened, take=take, partial=partial, overwrite=overwrite, as_json=as_json)
 
     on_job(job, store, act)
+
+
+def _require_no_retry(manifest: Manifest) -> None:
+    """Return when the job is none: once collected by itself, a retry can't be laid over its job any more.
+
+    Raises:
+        BadUsageError: it is one.
+    """
+    from gristmill.cli._errors import BadUsageError
+
+    if manifest.parent:
+        raise BadUsageError(
+            f"job {manifest.job} is a retry: `producer results {manifest.parent} -o OUT` lays its answers over the "
+            "job's; with --take they are collected by themselves, and are laid over nothing"
+        )
