@@ -1,7 +1,8 @@
-"""The event loop of our own processes: uvloop's where it is installed, else asyncio's.
+"""The event loop of processes through which requests pass: uvloop's where it is installed, else asyncio's.
 
 What a process spends on a request beside its own code is mostly the loop's reading and writing of sockets, and uvloop
-does that in C. The SDK is a guest in its caller's loop and does not choose one.
+does that in C. Processes that only look after others take asyncio's own; so does the SDK, a guest in its caller's
+process.
 """
 
 from __future__ import annotations
