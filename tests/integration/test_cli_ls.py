@@ -10,7 +10,12 @@ from tests.support.queues import make_job
 from tests.support.store import StoreProcess
 
 from gristmill.cli import ls
+from gristmill.cli._jobs import attach
 from gristmill.cli._options import StoreOptions
+from gristmill.cli._session import Store
+from gristmill.cli._submitting import begun_before
+from gristmill.contract.frame import FormatError
+from gristmill.contract.keys import JobKeys
 
 
 async def test_many_jobs_are_listed_once_each(
@@ -24,4 +29,26 @@ async def test_many_jobs_are_listed_once_each(
     listed = [job["name"] for job in json.loads(capsys.readouterr().out)]
     assert sorted(listed, key=names.index) == [name for name in names if name != "n5"]
     for queue in queues:
+        await queue.remove()
+
+
+async def test_a_job_of_another_version_hides_no_other(
+    redis: Redis, shared_store: StoreProcess, capsys: pytest.CaptureFixture[str]
+):
+    """It is named and left out of the list; a command for that job says the same and not that there is none, and
+    `submit` looks past it for a job that it began before."""
+    foreign, ours = await make_job(redis, name="foreign"), await make_job(redis, name="ours")
+    spec = JobKeys(foreign.job).spec
+    written = await redis.get(spec)
+    await redis.set(spec, written.replace(b'"format":', b'"format":9'))
+    options = StoreOptions(redis=shared_store.url, state_dir=None)
+    assert await ls._ls(options, False) == 0
+    told = capsys.readouterr()
+    assert "ours" in told.out
+    assert f"job {foreign.job} is left out: manifest format 9" in told.err
+    store = Store(url=shared_store.url, redis=redis, embedded=None)
+    with pytest.raises(FormatError, match="manifest format 9"):
+        await attach(store, foreign.job)
+    assert await begun_before(store, "a digest of nobody") is None
+    for queue in (foreign, ours):
         await queue.remove()

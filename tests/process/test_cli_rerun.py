@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 
+from redis import Redis
 from tests.support.cli import command, environment, write_requests
 from tests.support.desk import Desk, desk, half_done, shared_standin, standin
 from tests.support.standin import StandinProcess
 from tests.support.wait import wait_until_sync
+
+from gristmill.contract.keys import JobKeys
+from gristmill.embedded import EmbeddedStore
 
 __all__ = ["desk", "shared_standin", "standin"]
 
@@ -73,6 +78,26 @@ def test_an_out_that_somebody_cut_is_made_again(desk: Desk, standin: StandinProc
     assert desk.run().returncode == 0
     desk.assert_complete(60)
     assert standin.stats["requests"] == 60
+
+
+def test_a_run_goes_on_after_an_upgrade(desk: Desk, standin: StandinProcess):
+    """The job of the run before has a format that is not read any more: what was collected stays, the rest is sent."""
+    write_requests(desk.input, 100)
+    standin.control(latency="0.2")
+    with desk.start("--concurrency", 10) as running:
+        wait_until_sync(half_done(desk), description="some results are in OUT")
+        os.kill(running.pid, signal.SIGINT)
+        assert running.wait() == 130
+    job = running.stderr.split()[1]
+    with EmbeddedStore.open(desk.state) as store, Redis.from_url(store.url) as client:
+        spec = JobKeys(job).spec
+        client.set(spec, client.get(spec).replace(b'"format":', b'"format":9'))
+    standin.control(latency="0")
+    done = desk.run()
+    assert done.returncode == 0, done.stderr
+    assert f"warning: job {job} of the run before stays in the store" in done.stderr
+    desk.assert_complete(100)
+    assert standin.stats["requests"] == 100
 
 
 def test_a_reader_that_leaves(desk: Desk, standin: StandinProcess):

@@ -47,11 +47,15 @@ async def attach(store: Store, job: str) -> LeaseQueue:
 
     Raises:
         JobNotFoundError: it is not in the store, or no job can have such a name.
+        FormatError: another version of Gristmill made it.
     """
+    from gristmill.contract.frame import FormatError
     from gristmill.queue.errors import JobNotFoundError
 
     try:
         return await LeaseQueue.attach(store.redis, job)
+    except FormatError:
+        raise
     except ValueError as error:
         raise JobNotFoundError(job) from error
 

@@ -35,6 +35,7 @@ from gristmill.cli._talk import Talk, say
 from gristmill.cli._vain import undo_if_vain
 from gristmill.cli._watching import Scale, Watcher, needs_somebody, place_of, plain_bytes
 from gristmill.cli._working import Crew
+from gristmill.contract.frame import FormatError
 from gristmill.contract.manifest import Manifest
 from gristmill.holders import holder
 from gristmill.intake.feed_spec import FeedSpec
@@ -183,6 +184,10 @@ class _Run:
         try:
             queue = await LeaseQueue.attach(self._store.redis, previous.job)
         except JobNotFoundError:
+            return
+        except FormatError as error:  # an upgrade in between
+            left = f"job {previous.job} of the run before stays in the store, and what it still has is sent again"
+            say(f"warning: {left}: {error}")
             return
         if queue.epoch == previous.epoch:
             self._work.resume()

@@ -23,6 +23,7 @@ from gristmill.cli._options import JobOptions, StoreOptions
 from gristmill.cli._session import Store, api_key, base_urls, open_store
 from gristmill.cli._submission import Submission, make_durable, require_resumable, tell_daemons, was_never_told
 from gristmill.cli._talk import say
+from gristmill.contract.frame import FormatError
 from gristmill.contract.lifecycle import TERMINAL
 from gristmill.contract.manifest import Wishes
 from gristmill.embedded import default_state_dir
@@ -116,7 +117,7 @@ async def begun_before(store: Store, digest: str, *, detached: bool = False) -> 
         try:
             queue = await LeaseQueue.attach(store.redis, row.job)
             manifest, snapshot = await queue.manifest(), await queue.snapshot()
-        except JobNotFoundError:
+        except (JobNotFoundError, FormatError):  # just removed, or made by another version, which would go on with it
             continue
         if manifest.input_digest != digest:
             continue

@@ -44,14 +44,15 @@ async def _ls(options: StoreOptions, as_json: bool) -> int:
         stdio.put(json.dumps([{**_jobview.summarise(s).to_json(), "name": m.name} for s, m in found]))
     elif found:
         stdio.put("\n".join(_jobview.table([_jobview.row(s, m) for s, m in found])))
-    else:
+    elif not listed:
         click.echo("no jobs in this store", err=True)
     return 0
 
 
 async def _seen(redis: Redis, job: str, few: asyncio.Semaphore) -> tuple[JobSnapshot, Manifest] | None:
-    """The job as it stands; None when it was just made or just removed."""
+    """The job as it stands; None when it was just made or just removed, or can't be read, which is said."""
     from gristmill.cli._jobs import look
+    from gristmill.contract.frame import FormatError
     from gristmill.queue.errors import JobNotFoundError
     from gristmill.queue.leasequeue import LeaseQueue
 
@@ -60,4 +61,7 @@ async def _seen(redis: Redis, job: str, few: asyncio.Semaphore) -> tuple[JobSnap
             queue = await LeaseQueue.attach(redis, job)
             return await look(queue), await queue.manifest()
         except JobNotFoundError:
+            return None
+        except FormatError as error:  # the others can be read
+            click.echo(f"job {job} is left out: {error}", err=True)
             return None
