@@ -68,7 +68,7 @@ def test_a_guessed_total_is_marked_as_one():
         ({"trouble": "http://h/v1 refused the connection"}, 0, Phase.WAITING, "http://h/v1 refused the connection"),
         ({}, STALL_S + 2, Phase.WAITING, "answers to 64 requests, none for 12 s"),
         ({"in_flight": 0}, STALL_S, Phase.WAITING, "the workers, none for 10 s"),
-        ({"ok": 999, "in_flight": 1}, 1, Phase.STRAGGLERS, "the last 1 request"),
+        ({"ok": 999, "in_flight": 1}, 1, Phase.STRAGGLERS, "the last request"),
         ({"ok": 998, "in_flight": 2}, 60, Phase.STRAGGLERS, "the last 2 requests, none for 60 s"),
         ({"draining": True}, 0, Phase.DRAINING, "64 requests in flight"),
         ({"finalizing": True}, 0, Phase.FINALIZING, "OUT to be completed and checked"),

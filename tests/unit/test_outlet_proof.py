@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.support.outlet import append, begun, entry, fingerprint, record, snapshot
 
@@ -120,6 +121,7 @@ def test_what_was_cancelled_before_it_ran_is_counted_as_not_run(tmp_path: Path):
         summary = prove(work, snapshot(n=9, done=3, failed=1, state=JobState.CANCELLED))
     assert (summary.total, summary.ok, summary.failed, summary.not_run, summary.waiting) == (9, 2, 1, 6, 0)
     assert "6 not run" in summary.to_text()
+    assert " 1 line: " in msgspec.structs.replace(summary, total=1).to_text()
 
 
 def test_an_interrupted_job_shows_what_waits_and_what_is_in_flight(tmp_path: Path):

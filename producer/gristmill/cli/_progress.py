@@ -163,7 +163,8 @@ def _working_phase(facts: Facts, stalled_s: float) -> tuple[Phase, str]:
     if facts.in_flight == 0 and facts.finished == 0:
         return (Phase.FEEDING, "the first requests") if facts.fed == 0 else (Phase.STARTING, "the workers")
     if _only_stragglers(facts):
-        return Phase.STRAGGLERS, f"the last {_requests(facts.in_flight)}{_since(stalled_s)}"
+        last = "request" if facts.in_flight == 1 else _requests(facts.in_flight)
+        return Phase.STRAGGLERS, f"the last {last}{_since(stalled_s)}"
     if stalled_s >= STALL_S:
         what = f"answers to {_requests(facts.in_flight)}" if facts.in_flight else "the workers"
         return Phase.WAITING, what + _since(stalled_s)

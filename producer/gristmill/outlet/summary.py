@@ -55,7 +55,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         """A few lines for people: counts, then each class of failure with one example."""
         rest = {"waiting": self.waiting, "in flight": self.in_flight, "not run": self.not_run}
         counts = [f"{self.ok:,} ok", f"{self.failed:,} failed", *(f"{n:,} {name}" for name, n in rest.items() if n)]
-        lines = [f"job {self.job} {self.state}: {self.total:,} lines: {', '.join(counts)}"]
+        total = f"{self.total:,} line{'' if self.total == 1 else 's'}"
+        lines = [f"job {self.job} {self.state}: {total}: {', '.join(counts)}"]
         for cls, count in sorted(self.by_class.items(), key=lambda item: (-item[1], item[0])):
             example = self.examples.get(cls)
             lines.append(f"  {count:>9,}  {cls}" + (f", for example: {example}" if example else ""))
