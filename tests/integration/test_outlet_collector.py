@@ -308,7 +308,11 @@ async def test_an_outage_is_waited_out_visibly(own_store: StoreProcess, tmp_path
     with begun(tmp_path / "out", queue.job) as work:
         collecting = asyncio.create_task(collect(queue, work, token="c", report=seen.append))
         await wait_until(lambda: work.ledger.new == 3, description="three results durable")
-        await redis.execute_command("WAITAOF", 1, 0, 5000)
+
+        async def written() -> bool:
+            return (await redis.info("persistence"))["aof_buffer_length"] == 0
+
+        await wait_until(written, description="the store has given its log to the system")
         own_store.kill()
         await wait_until(has(StoreWait), description="the outage is told", timeout_s=60)
         await asyncio.to_thread(own_store.start)
