@@ -15,6 +15,7 @@ are those of a plain URL (``ssl_ca_certs``).
 
 from __future__ import annotations
 
+import re
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 import msgspec
@@ -27,6 +28,8 @@ SENTINEL_PORT = 26379
 STORE_PORT = 6379
 _PLAIN = ("redis", "rediss", "unix")
 _KINDS = ("sentinel", "cluster")
+
+_AUTHORITY = re.compile("([^/?#:]+://)([^/?#]*)")
 
 Host = tuple[str, int]
 
@@ -75,7 +78,7 @@ def parse_store_url(text: str) -> Plain | Sentinels | Cluster:
         ValueError: one sentence with the form to write; it repeats nothing of the text, which may hold a password.
     """
     try:
-        parts = urlsplit(text)
+        parts = _split(text)
     except ValueError:
         raise ValueError(f"the store's URL cannot be read: write {PLAIN_FORM}") from None
     scheme, _, kind = parts.scheme.partition("+")
@@ -87,6 +90,18 @@ def parse_store_url(text: str) -> Plain | Sentinels | Cluster:
     if scheme != "unix" and number and not number.isdecimal():  # the client library would take number 0
         raise ValueError("the store's URL ends with something else than a number: write redis://HOST:PORT/DB")
     return Plain(text)
+
+
+def _split(text: str) -> SplitResult:
+    """As `urlsplit`, which would look for one host and takes no list with an IPv6 address in it.
+
+    Raises:
+        ValueError: it is no URL.
+    """
+    found = _AUTHORITY.match(text)
+    if found is None:
+        return urlsplit(text)
+    return urlsplit(f"{found[1]}{text[found.end() :]}")._replace(netloc=found[2])
 
 
 def _sentinels(parts: SplitResult, scheme: str) -> Sentinels:
@@ -135,7 +150,7 @@ def _hosts(netloc: str, default_port: int, form: str) -> tuple[Host, ...]:
 def shown(url: str) -> str:
     """The URL without what may be a secret: user, password and query."""
     try:
-        parts = urlsplit(url)
+        parts = _split(url)
         where = ",".join(_shown_host(word) for word in parts.netloc.rpartition("@")[2].split(","))
     except ValueError:
         return "(not a URL)"
