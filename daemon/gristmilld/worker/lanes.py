@@ -20,6 +20,8 @@ from gristmilld.worker.session import Session
 
 AHEAD_S = 0.04
 """Requests that would begin later than this are left in the store."""
+AHEAD_SLOTS = 2
+"""And never more than so many for each slot, however quick the answers are."""
 PACE_OVER_S = 0.05
 """The pace is measured over spans of at least this length."""
 
@@ -80,7 +82,7 @@ class Lanes:
         """How many requests are wanted now: free slots, and what will end soon."""
         span_s = now_s - self._measured_s
         if span_s >= PACE_OVER_S:
-            self._ahead = min(self._slots // 2, math.floor(self._ended / span_s * AHEAD_S))
+            self._ahead = min(AHEAD_SLOTS * self._slots, math.floor(self._ended / span_s * AHEAD_S))
             self._ended, self._measured_s = 0, now_s
         return self.free + self._ahead - len(self._ready)
 
