@@ -138,7 +138,7 @@ async def test_a_wrong_url_pauses_the_job_before_it_burns_rows(redis: Redis) -> 
 async def test_a_wrong_key_pauses_at_any_time_and_resume_goes_on(redis: Redis) -> None:
     """A key that is refused in mid-job burns no row: fixed and resumed, every request ends well."""
     async with Standin(latency=0.02) as standin, worker(redis, standin.url, slots=8):
-        queue = await sealed_job(redis, [chat(i) for i in range(100)])
+        queue = await sealed_job(redis, [chat(i) for i in range(500)])  # a second and more: the key comes in between
 
         async def some_done() -> bool:
             return (await queue.snapshot()).done >= 20
