@@ -24,11 +24,12 @@ from tests.support.wait import wait_until
 from gristmill.contract import frame
 from gristmill.contract.failure import FailureClass
 from gristmill.contract.lifecycle import JobState
-from gristmill.intake import feeder
+from gristmill.intake.encoder_pool import EncoderPool
+from gristmill.intake.encoder_wire import Done
 from gristmill.intake.errors import InputError
 from gristmill.intake.feeder import feed
 from gristmill.intake.lines_seen import Notice
-from gristmill.intake.options import EncodeOptions
+from gristmill.intake.options import EncodeOptions, ImageOptions
 from gristmill.intake.runs import Cursor
 from gristmill.intake.source import identify
 from gristmill.queue.replies import SealStatus
@@ -176,10 +177,19 @@ async def test_wholly_carried_input_closes_empty(redis: Redis, tmp_path: Path) -
 async def test_slow_picture_does_not_hold_back_what_is_ready(
     redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What came before a slow picture is sealed after 200 ms, so that workers have something to do."""
-    monkeypatch.setattr(feeder, "RUN_AGE_S", 0.01)
-    (tmp_path / "slow.tif").write_bytes(saved(quarters(3000, 3000), "TIFF"))
-    path = write(tmp_path / "in", [{"prompt": "first"}, {"prompt": "slow", "image": "slow.tif"}, {"prompt": "last"}])
+    """What came before a slow picture is sealed while that is encoded, so that workers have something to do."""
     queue = await new_job(redis)
+    encode = EncoderPool.encode
+
+    async def sealed_once() -> bool:
+        return (await queue.snapshot()).sealed_runs == 1
+
+    async def slowly(pool: EncoderPool, data: bytes, options: ImageOptions) -> Done:
+        await wait_until(sealed_once, description="what came before is sealed")
+        return await encode(pool, data, options)
+
+    monkeypatch.setattr(EncoderPool, "encode", slowly)
+    (tmp_path / "slow.tif").write_bytes(saved(quarters(30, 30), "TIFF"))
+    path = write(tmp_path / "in", [{"prompt": "first"}, {"prompt": "slow", "image": "slow.tif"}, {"prompt": "last"}])
     assert (await run(queue, path)).sealed == 3
-    assert (await queue.snapshot()).sealed_runs >= 2
+    assert (await queue.snapshot()).sealed_runs == 2
