@@ -11,7 +11,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import msgspec
 
@@ -162,9 +163,9 @@ class Caller:
         self._pool = pool
         self._meter = meter
 
-    async def run(
+    def run(
         self, claimed: Claimed, request: Request, load: Loader, terms: Terms, recall: asyncio.Event
-    ) -> Outcome:
+    ) -> Coroutine[Any, Any, Outcome]:
         """The outcome of `request`; see the module's head.
 
         Args:
@@ -175,7 +176,13 @@ class Caller:
             recall: set when requests that only wait should go back to the queue (drain, pause, cancel).
         """
         if not terms.deadline_s:
-            return await self._call(claimed, request, load, terms, recall, _Made())
+            return self._call(claimed, request, load, terms, recall, _Made())
+        return self._within(claimed, request, load, terms, recall)
+
+    async def _within(
+        self, claimed: Claimed, request: Request, load: Loader, terms: Terms, recall: asyncio.Event
+    ) -> Outcome:
+        """As `_call`, for a request with a deadline of its own."""
         made, due_s = _Made(), time.monotonic() + terms.left_s(claimed)
         try:
             async with asyncio.timeout(due_s - time.monotonic()) as limit:
@@ -193,7 +200,7 @@ class Caller:
         charged = 0
         fresh = False
         while True:
-            endpoint = await self._endpoint(terms, recall)
+            endpoint = self._pool.pick(terms.endpoints) or await self._endpoint_later(terms, recall)
             if endpoint is None:
                 return Outcome(claimed, charged=charged)
             with endpoint.begin() as call:
@@ -224,8 +231,8 @@ class Caller:
                 return Outcome(claimed, charged=charged, delay_s=decision.delay_s, failure=result)
 
     def _count(self, endpoint: str, result: Answer | FailedCall | Failure) -> None:
-        outcome = OK if isinstance(result, Answer) else result.cls
-        if isinstance(result, Answer | FailedCall):
+        if isinstance(result, (Answer, FailedCall)):
+            outcome = OK if isinstance(result, Answer) else result.cls
             self._meter.attempt(
                 endpoint,
                 outcome,
@@ -235,16 +242,16 @@ class Caller:
                 result.completion_tokens,
             )
 
-    async def _endpoint(self, terms: Terms, recall: asyncio.Event) -> Endpoint | None:
-        """An endpoint that may be called now, waited for as long as it takes; None when recalled meanwhile."""
+    async def _endpoint_later(self, terms: Terms, recall: asyncio.Event) -> Endpoint | None:
+        """An endpoint that may be called, waited for as long as it takes; None when recalled meanwhile."""
         while True:
-            endpoint = self._pool.pick(terms.endpoints)
-            if endpoint is not None:
-                return endpoint
             ready_in_s = self._pool.next_ready_in_s(terms.endpoints)
             wait_s = _LOOK_AGAIN_S if ready_in_s is None else min(max(ready_in_s, 0.01), _LOOK_AGAIN_S)
             if await _recalled(recall, wait_s * (0.5 + random.random() / 2)):
                 return None
+            endpoint = self._pool.pick(terms.endpoints)
+            if endpoint is not None:
+                return endpoint
 
 
 async def _recalled(recall: asyncio.Event, wait_s: float) -> bool:

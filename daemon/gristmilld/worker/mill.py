@@ -219,11 +219,11 @@ class Mill:
         """Sleep until something rings, or a tick has passed."""
         wait_s = self._outage_s or (TICK_S if self._roster.sessions else IDLE_TICK_S)
         self._bell.clear()
+        tick = asyncio.get_running_loop().call_later(wait_s, self._bell.set)
         try:
-            async with asyncio.timeout(wait_s):
-                await self._bell.wait()
-        except TimeoutError:
-            return
+            await self._bell.wait()
+        finally:
+            tick.cancel()
 
     # -- from a claim to tasks ------------------------------------------------------------------------------------
 
@@ -263,14 +263,17 @@ class Mill:
 
     async def _run(self, work: Work) -> None:
         session, claimed, request = work
+        era = session.era
         try:
             outcome = await self._outcome(session, claimed, request)
         except asyncio.CancelledError:
             outcome = Outcome(claimed)  # put back, uncharged: the worker is leaving
         except Exception as error:  # noqa: BLE001 - whatever it is, the request must get its outcome
             outcome = broken(claimed, request, session.terms, error)
+        if outcome.pause is not None and session.is_past(era):
+            outcome = outcome.uncharged()  # what it met may be mended by now
         session.conclude(outcome)
-        if session.batch_full or self._starving() or session.settle_due:
+        if session.pressing or self._starving():
             self._bell.set()
 
     async def _outcome(self, session: Session, claimed: Claimed, request: Request) -> Outcome:

@@ -67,6 +67,8 @@ class Session:
         self.terms = Terms.of(manifest)
         self.share = Share(manifest.job, manifest.priority, manifest.weight)
         self.state = JobState.RUNNING
+        self.era = 0
+        """Goes up when the job runs again."""
         self.recall = asyncio.Event()
         self.next_claim_s = 0.0
         self.suspects = 0
@@ -109,14 +111,23 @@ class Session:
         """The job has ended or is gone: no answer of it will be taken any more."""
         return self.gone or self.state in TERMINAL
 
+    def is_past(self, era: int) -> bool:
+        """Whether a request begun in `era` says nothing of how the job fares: it was paused since, perhaps resumed."""
+        return era != self.era or self.state is not JobState.RUNNING
+
     @property
     def settle_due(self) -> bool:
+        """Whether the next round should send what is buffered."""
+        return self.pressing or self._buffer.due() or self.queue.rolled_back
+
+    @property
+    def pressing(self) -> bool:
+        """Whether what is buffered should not even wait for the next round; asked after each request."""
         return (
-            self._buffer.due()
+            self._buffer.full
             or self._pause is not None
-            or self.queue.rolled_back
             or self._frees_a_place
-            or self.in_vain
+            or (self._trial is not None and self.in_vain)
         )
 
     @property
@@ -128,10 +139,6 @@ class Session:
     def in_vain(self) -> bool:
         """Nothing of what was claimed for the trial could be sent: it waits for the next requests."""
         return self._trial is not None and not self._trial.waits and len(self._buffer) > 0 and not self.gone
-
-    @property
-    def batch_full(self) -> bool:
-        return self._buffer.full
 
     def object_to(self, reason: str) -> None:
         """This worker can't run the job as it is: pause it with `reason` at the next turn."""
@@ -304,6 +311,7 @@ class Session:
         log.info("job is %s", state.value, extra=fields(job=self.job))
         self.state = state
         if state is JobState.RUNNING:
+            self.era += 1
             self.recall.clear()
         else:
             self.recall.set()

@@ -93,9 +93,9 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Result(NamedTuple):
-    """What a line says of its result; `response` is JSON, not parsed."""
+    """What a line says of its result; `response` is JSON, not parsed, and not copied where that can be spared."""
 
-    response: bytes
+    response: bytes | memoryview
     error: Error | None
     gristmill: Tail
 
@@ -170,7 +170,8 @@ def _response_json(d: Detail) -> bytes:
     if d.status_code is None and d.body is None:
         return b"null"
     body = b"null" if d.body is None else body_json(d.body)
-    return b'{"status_code":%b,"request_id":%b,"body":%b}' % (_dump(d.status_code), _dump(d.request_id), body)
+    request_id = b"null" if d.request_id is None else _dump(d.request_id)
+    return b'{"status_code":%b,"request_id":%b,"body":%b}' % (_dump(d.status_code), request_id, body)
 
 
 @lru_cache(maxsize=256)
@@ -239,7 +240,7 @@ def parse_result(line: bytes) -> Result:
     except msgspec.MsgspecError as damage:
         raise NotOurLineError(f"a line of {len(line)} bytes that gristmill did not write") from damage
     _require_sane(said)
-    return Result(line[response + len(_RESPONSE) : error], failure, said)
+    return Result(memoryview(line)[response + len(_RESPONSE) : error], failure, said)
 
 
 def _require_sane(tail: Tail) -> None:
@@ -294,7 +295,7 @@ def take_place(line: bytes, old: Tail) -> bytes:
     return head + mark + tail.replace(fresh, b'"fingerprint":"%b"' % old.fingerprint.encode(), 1)
 
 
-def tokens(response: bytes | msgspec.Raw) -> tuple[int, int]:
+def tokens(response: bytes | memoryview | msgspec.Raw) -> tuple[int, int]:
     """Prompt and completion tokens that a response's body tells of; 0 where it tells nothing that can be."""
     try:
         answer = _response.decode(response)
