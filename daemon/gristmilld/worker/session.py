@@ -123,12 +123,7 @@ class Session:
     @property
     def pressing(self) -> bool:
         """Whether what is buffered should not even wait for the next round; asked after each request."""
-        return (
-            self._buffer.full
-            or self._pause is not None
-            or self._frees_a_place
-            or (self._trial is not None and self.in_vain)
-        )
+        return self._buffer.full or self._pause is not None or self._frees_a_place or self.in_vain
 
     @property
     def _frees_a_place(self) -> bool:
